@@ -1,0 +1,1 @@
+"""Chunked-scan and paging kernels of depthchart; knows nothing of the toolkit."""
