@@ -1,0 +1,1 @@
+"""Figures: pure functions from data frames to matplotlib figures."""

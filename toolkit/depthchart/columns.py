@@ -1,0 +1,79 @@
+"""Column names of every frame, spelled in this one place.
+
+Units are part of the name: ``_tokens``, ``_s`` (seconds), ``_bytes``. A depth is a number of tokens.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+# One row per node of the radix tree.
+NODES: Final = (
+    "node_id",  # int, stable for a node's life; the upper half of a split is the new node
+    "parent_id",  # int; -1 for a child of the root
+    "namespace",  # extra_key, or "" where none
+    "start_tokens",  # depth at which the node's edge begins
+    "end_tokens",  # depth at which it ends: a multiple of tree_page
+    "state_depth_tokens",  # tokens that the node's state has consumed; <NA> where it has none
+    "status",  # one of STATUS
+    "kv_locks",
+    "state_locks",
+    "request",  # the request that first inserted these tokens
+    "created_s",
+    "last_used_s",
+)
+STATUS: Final = ("state", "misplaced", "tombstone", "bare")
+"""state: holds a state of its own depth; misplaced: of another depth; tombstone: its state was
+evicted; bare: never had one (the upper half of a split, or KV without a checkpoint)."""
+
+# One row per decision that was acted upon, or not.
+CHECKPOINTS: Final = (
+    "request",
+    "step",
+    "time_s",
+    "kind",  # "prefill" or "decode"
+    "prefix_tokens",
+    "end_tokens",
+    "depth_tokens",  # the depth that the rule chose; <NA> where it chose none
+    "state_depth_tokens",  # what the kernel really stored; <NA> where nothing was
+    "node_end_tokens",  # where the tree filed it; <NA> where it was not filed
+    "node_id",
+    "outcome",  # one of OUTCOMES
+    "reason",  # in words
+)
+OUTCOMES: Final = ("donated", "refused", "misplaced", "superseded")
+"""superseded: a tracked state that was overwritten, or given back, before it could be donated."""
+
+REQUESTS: Final = (
+    "request",
+    "session",
+    "arrival_s",
+    "admitted_s",
+    "first_token_s",
+    "finished_s",
+    "prompt_tokens",
+    "output_tokens",
+    "kv_hit_tokens",  # H: what the KV match alone reached
+    "reused_tokens",  # C: what was really reused: KV with a state at its end
+    "lost_tokens",  # H - C: found and thrown away
+    "prefill_steps",
+    "retractions",
+    "status",  # "finished", "aborted", "rejected", "running", "waiting"
+)
+
+STEPS: Final = (
+    "step",
+    "time_s",
+    "duration_s",
+    "prefill_tokens",
+    "prefill_rows",
+    "decode_rows",
+    "waiting",
+    "running",
+    "free_kv_tokens",
+    "evictable_kv_tokens",
+    "free_state_slots",
+    "evictable_state_slots",
+)
+
+EVENTS: Final = ("time_s", "step", "event", "request", "node_id", "detail")
