@@ -62,7 +62,7 @@ def table_html(rows: Sequence[Sequence[object]], *, numeric: Sequence[int] = ())
         lines.append(f"<tr>{cells}</tr>")
     head, body = lines[:1], lines[1:]
     return (
-        '<table style="border-collapse:collapse;margin:6px 0"><thead>'
+        '<table style="border-collapse:collapse;margin:6px 0;color:inherit"><thead>'
         f"{''.join(head)}</thead><tbody>{''.join(body)}</tbody></table>"
     )
 
@@ -128,9 +128,8 @@ def _thin(step: int, span: int, most: int) -> tuple[int, str]:
         return 1, f"{step} (first beyond the axis)"
     ticks = span // step
     every = -(-ticks // most)
-    # a divisor of the number of ticks keeps the axis' end on a tick
-    while ticks % every and every < ticks:
-        every += 1
+    # a divisor of the number of ticks keeps the axis' end on a tick, where one lies near
+    every = next((n for n in range(every, 2 * every) if ticks % n == 0), every)
     return every, f"{step}" if every == 1 else f"{step} (every {_ordinal(every)} shown)"
 
 

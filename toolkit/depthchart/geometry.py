@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import operator
 from dataclasses import dataclass, fields
-from math import lcm
+from math import isqrt, lcm
 
 __all__ = ["Advice", "Geometry"]
 
@@ -140,13 +140,12 @@ def _check_divides(page_size: int, chunk_width: int) -> None:
 
 
 def _nearest_related(value: int, other: int) -> list[int]:
-    """The divisors and multiples of ``other`` that lie nearest to ``value``: one, or two at a tie."""
-    below = max((d for d in range(1, min(value, other) + 1) if other % d == 0), default=1)
-    candidates = {below}
-    if value < other:
-        candidates.add(min(d for d in range(value, other + 1) if other % d == 0))
-    else:
-        candidates |= {value // other * other, -(-value // other) * other}
+    """The divisors and multiples of ``other`` that lie nearest to ``value``: one, or two at a tie.
+
+    Divisors are searched up to a million, which is exact for any length below 10^12 tokens.
+    """
+    small = [d for d in range(1, min(isqrt(other), 10**6) + 1) if other % d == 0]
+    candidates = {*small, *(other // d for d in small), -(-value // other) * other, max(1, value // other) * other}
     best = min(abs(c - value) for c in candidates)
     return sorted(c for c in candidates if abs(c - value) == best)
 
