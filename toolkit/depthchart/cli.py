@@ -59,7 +59,8 @@ def _split(words: list[str]) -> tuple[list[str], list[str] | None]:
 
 def _parser(words: list[str]) -> tuple[argparse.ArgumentParser, dict[str, ModuleType]]:
     parser = argparse.ArgumentParser(
-        prog="depthchart", description="Where can the prefix cache of a hybrid language model keep its states?"
+        prog="depthchart",
+        description="Where can the prefix cache of a hybrid language model keep its states?",
     )
     parser.add_argument("--version", action="version", version=f"depthchart {__version__}")
     subparsers = parser.add_subparsers(dest="verb", metavar="VERB", required=True)

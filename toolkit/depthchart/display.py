@@ -14,7 +14,16 @@ if TYPE_CHECKING:
     from depthchart.depth import Decision
     from depthchart.geometry import Geometry
 
-__all__ = ["RulerRow", "decision_html", "geometry_html", "geometry_text", "ruler_svg", "ruler_text", "table_html", "table_text"]
+__all__ = [
+    "RulerRow",
+    "decision_html",
+    "geometry_html",
+    "geometry_text",
+    "ruler_svg",
+    "ruler_text",
+    "table_html",
+    "table_text",
+]
 
 MAX_TICKS = 40  # ticks that stay apart on one row
 _BLUE, _ORANGE, _GREY = "#3d8fc9", "#d9742b", "#8a8a8a"
@@ -38,7 +47,9 @@ def geometry_html(geometry: Geometry) -> str:
 def geometry_text(geometry: Geometry) -> str:
     """The same as plain text, for terminals: a table and a ruler."""
     table = table_text([("grid", "tokens", "what it is"), *_grid_rows(geometry)], numeric=(1,))
-    return f"{_call(geometry)}\n\n{table}\n\n{ruler_text(_ruler_rows(geometry), 2 * geometry.checkpoint_grid)}"
+    return (
+        f"{_call(geometry)}\n\n{table}\n\n{ruler_text(_ruler_rows(geometry), 2 * geometry.checkpoint_grid)}"
+    )
 
 
 def decision_html(decision: Decision) -> str:
@@ -73,10 +84,15 @@ def table_text(rows: Sequence[Sequence[object]], *, numeric: Sequence[int] = ())
     widths = [max(len(row[col]) for row in cells) for col in range(len(cells[0]))] if cells else []
 
     def line(row: Sequence[str]) -> str:
-        parts = [c.rjust(w) if i in numeric else c.ljust(w) for i, (c, w) in enumerate(zip(row, widths, strict=True))]
+        parts = [
+            c.rjust(w) if i in numeric else c.ljust(w)
+            for i, (c, w) in enumerate(zip(row, widths, strict=True))
+        ]
         return "  ".join(parts).rstrip()
 
-    return "\n".join([line(row) for row in cells[:1]] + ["  ".join("-" * w for w in widths)] + [line(r) for r in cells[1:]])
+    return "\n".join(
+        [line(row) for row in cells[:1]] + ["  ".join("-" * w for w in widths)] + [line(r) for r in cells[1:]]
+    )
 
 
 def ruler_svg(rows: Sequence[RulerRow], span: int, *, width: int = 760) -> str:
@@ -89,7 +105,9 @@ def ruler_svg(rows: Sequence[RulerRow], span: int, *, width: int = 760) -> str:
     height = top + pitch * len(rows) + 40
     base = top + pitch * len(rows) + 6
     parts = [_svg_row(row, span, top + pitch * i, left, scale) for i, row in enumerate(rows)]
-    parts.append(f'<path d="M{left} {base}H{left + span * scale:.1f}" stroke="currentColor" stroke-width="1"/>')
+    parts.append(
+        f'<path d="M{left} {base}H{left + span * scale:.1f}" stroke="currentColor" stroke-width="1"/>'
+    )
     for depth in _axis_labels(span):
         x = left + depth * scale
         parts.append(f'<path d="M{x:.1f} {base}v5" stroke="currentColor"/>')
@@ -164,10 +182,26 @@ def _grid_rows(g: Geometry) -> list[tuple[str, int, str]]:
     return [
         ("page_size", g.page_size, "scheduler page; prefill cuts land on it"),
         ("chunk_width", g.chunk_width, "chunk of the scan kernel; snapshots exist at chunk ends"),
-        ("cache_chunk", g.cache_chunk, "max(chunk_width, page_size): the shortest extend that leaves a checkpoint"),
-        ("tree_page", g.tree_page, f"page_size {g.page_size} · dcp_size {g.dcp_size}{pool}: tree nodes end here"),
-        ("checkpoint_grid", g.checkpoint_grid, "lcm(cache_chunk, tree_page): a snapshot exists and a node can end"),
-        ("track_grid", g.track_grid, f"lcm(checkpoint_grid, track_interval {g.track_interval}): decode checkpoints"),
+        (
+            "cache_chunk",
+            g.cache_chunk,
+            "max(chunk_width, page_size): the shortest extend that leaves a checkpoint",
+        ),
+        (
+            "tree_page",
+            g.tree_page,
+            f"page_size {g.page_size} · dcp_size {g.dcp_size}{pool}: tree nodes end here",
+        ),
+        (
+            "checkpoint_grid",
+            g.checkpoint_grid,
+            "lcm(cache_chunk, tree_page): a snapshot exists and a node can end",
+        ),
+        (
+            "track_grid",
+            g.track_grid,
+            f"lcm(checkpoint_grid, track_interval {g.track_interval}): decode checkpoints",
+        ),
         ("chunked_prefill_size", g.chunked_prefill_size, "token budget of one prefill step"),
     ]
 
@@ -185,5 +219,6 @@ def _ruler_rows(g: Geometry) -> list[RulerRow]:
 def _call(g: Geometry) -> str:
     return (
         f"Geometry(page_size={g.page_size}, dcp_size={g.dcp_size}, chunk_width={g.chunk_width}, "
-        f"index_pool={g.index_pool}, chunked_prefill_size={g.chunked_prefill_size}, track_interval={g.track_interval})"
+        f"index_pool={g.index_pool}, chunked_prefill_size={g.chunked_prefill_size}, "
+        f"track_interval={g.track_interval})"
     )

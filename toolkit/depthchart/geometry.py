@@ -113,7 +113,9 @@ class Geometry:
 
 def _positive_int(name: str, value: object) -> int:
     if isinstance(value, bool):
-        raise ValueError(f"{name}={value!r}: must be a positive whole number, not a truth value; nearest legal: 1")
+        raise ValueError(
+            f"{name}={value!r}: must be a positive whole number, not a truth value; nearest legal: 1"
+        )
     try:
         number = operator.index(value)  # type: ignore[arg-type]
     except TypeError:
@@ -145,7 +147,12 @@ def _nearest_related(value: int, other: int) -> list[int]:
     Divisors are searched up to a million, which is exact for any length below 10^12 tokens.
     """
     small = [d for d in range(1, min(isqrt(other), 10**6) + 1) if other % d == 0]
-    candidates = {*small, *(other // d for d in small), -(-value // other) * other, max(1, value // other) * other}
+    candidates = {
+        *small,
+        *(other // d for d in small),
+        -(-value // other) * other,
+        max(1, value // other) * other,
+    }
     best = min(abs(c - value) for c in candidates)
     return sorted(c for c in candidates if abs(c - value) == best)
 
@@ -157,16 +164,21 @@ def _join(values: list[int]) -> str:
 # --- advice -----------------------------------------------------------------------------------------------
 # Rules are known by name here, since depth rules are built on this module and not the other way round.
 
-_NAMES_TREE_PAGES = ("page_exact", "vllm_align")  # their checkpoints lie on tree_page, whatever the chunk width
+_NAMES_TREE_PAGES = (
+    "page_exact",
+    "vllm_align",
+)  # their checkpoints lie on tree_page, whatever the chunk width
 
 
 def _counts_from_prefix(g: Geometry, rule: str | None) -> bool:
-    """Whether the rule measures depths on the checkpoint grid from the prefix (dcp_gated does so without DCP)."""
+    """Whether the rule measures depths on the checkpoint grid from the prefix (dcp_gated does so without "
+    "DCP)."""
     return rule == "prefix_relative" or (rule == "dcp_gated" and g.dcp_size == 1)
 
 
 def _unsound_rule(g: Geometry, rule: str | None) -> Advice | None:
-    """A depth counted from the prefix is off the tree page exactly where a cut can be, and cuts lie on page_size."""
+    """A depth counted from the prefix is off the tree page exactly where a cut can be, and cuts lie on "
+    "page_size."""
     if g.tree_page == g.page_size:
         return None
     wide = f"the tree page {g.tree_page} is wider than the scheduler's page {g.page_size}"
@@ -176,19 +188,26 @@ def _unsound_rule(g: Geometry, rule: str | None) -> Advice | None:
         return Advice(
             "breaks",
             "chunk-grid",
-            f"{wide}: rule chunk_grid stops on cache_chunk {g.cache_chunk} and can pick a depth where no tree node "
-            f"ends (for example {start} + {g.cache_chunk} = {depth}), so a state is filed under a shorter text than "
+            f"{wide}: rule chunk_grid stops on cache_chunk {g.cache_chunk} and can pick a depth where no "
+            f"tree node "
+            f"ends (for example {start} + {g.cache_chunk} = {depth}), so a state is filed under a shorter "
+            f"text than "
             "it has read (sglang#34808). Use rule absolute.",
         )
     if not (rule is None or _counts_from_prefix(g, rule)) or g.chunked_prefill_size < g.checkpoint_grid:
         return None
-    who = "rule dcp_gated, which counts from the prefix without DCP," if rule == "dcp_gated" else "a prefix-relative rule"
+    who = (
+        "rule dcp_gated, which counts from the prefix without DCP,"
+        if rule == "dcp_gated"
+        else "a prefix-relative rule"
+    )
     why = "sglang#39115" if g.dcp_size > 1 else "sglang#38212"
     return Advice(
         "costs" if rule is None else "breaks",
         "prefix-relative",
         f"{wide}: {who} can pick a depth where no tree node ends (for example a cut at {g.page_size}, then "
-        f"{g.page_size} + {g.checkpoint_grid} = {g.page_size + g.checkpoint_grid}, {why}). Use rule absolute.",
+        f"{g.page_size} + {g.checkpoint_grid} = {g.page_size + g.checkpoint_grid}, {why}). Use rule "
+        f"absolute.",
     )
 
 
@@ -207,7 +226,8 @@ def _no_checkpoint(g: Geometry, rule: str | None) -> Advice | None:
         text = f"{short}: no step can be cut on the block (vllm#34445 refuses to start). Use at least {need}."
     else:
         text = (
-            f"{short}: no prefill step is long enough, so prefill never takes a checkpoint and prompts are not "
+            f"{short}: no prefill step is long enough, so prefill never takes a checkpoint and prompts are "
+            f"not "
             f"reused (sglang#30938); only decode leaves some. Use at least {need}."
         )
     return Advice("costs", "no-checkpoint", text)
@@ -220,8 +240,10 @@ def _track_grid(g: Geometry, rule: str | None) -> Advice | None:
     return Advice(
         "costs",
         "track-grid",
-        f"track_interval {g.track_interval} is {'finer than' if finer else 'not a multiple of'} the checkpoint grid "
-        f"{g.checkpoint_grid}: decode checkpoints are taken every {g.track_grid} tokens instead (sglang#35412).",
+        f"track_interval {g.track_interval} is {'finer than' if finer else 'not a multiple of'} the "
+        f"checkpoint grid "
+        f"{g.checkpoint_grid}: decode checkpoints are taken every {g.track_grid} tokens instead "
+        f"(sglang#35412).",
     )
 
 
@@ -234,15 +256,19 @@ def _cuts_off_grid(g: Geometry, rule: str | None) -> Advice | None:
         return Advice(
             "note",
             "cuts-off-grid",
-            f"cuts are floored to cache_chunk {g.cache_chunk}, but a step with fewer tokens left than that is cut on "
+            f"cuts are floored to cache_chunk {g.cache_chunk}, but a step with fewer tokens left than that "
+            f"is cut on "
             f"page_size {g.page_size}; the extend that starts there leaves no checkpoint.",
         )
     return Advice(
         "costs",
         "cuts-off-grid",
-        f"cuts land on page_size {g.page_size}, which is not a multiple of chunk_width {g.chunk_width}: a cut can fall "
-        f"off the chunk grid (for example at {g.page_size}), and an absolute rule takes no checkpoint in an extend "
-        f"that starts there. Floor cuts to {g.cache_chunk} (rule dcp_gated does under DCP) or snapshot at any token "
+        f"cuts land on page_size {g.page_size}, which is not a multiple of chunk_width {g.chunk_width}: a "
+        f"cut can fall "
+        f"off the chunk grid (for example at {g.page_size}), and an absolute rule takes no checkpoint in an "
+        f"extend "
+        f"that starts there. Floor cuts to {g.cache_chunk} (rule dcp_gated does under DCP) or snapshot at "
+        f"any token "
         "(rule page_exact).",
     )
 
@@ -253,7 +279,8 @@ def _wide_grid(g: Geometry, rule: str | None) -> Advice | None:
     return Advice(
         "costs",
         "wide-grid",
-        f"cache_chunk {g.cache_chunk} and tree_page {g.tree_page} do not divide one another, so the checkpoint grid is "
+        f"cache_chunk {g.cache_chunk} and tree_page {g.tree_page} do not divide one another, so the "
+        f"checkpoint grid is "
         f"{g.checkpoint_grid}, wider than both. Rule page_exact would need {g.tree_page} only.",
     )
 
@@ -268,12 +295,15 @@ def _budget_off_grid(g: Geometry, rule: str | None) -> Advice | None:
     if cut % grid == 0:
         return None
     below, above = cut // grid * grid, -(-cut // grid) * grid
-    leaves = f"leaves its checkpoint at {below}, {cut - below} tokens earlier" if below else "leaves no checkpoint"
+    leaves = (
+        f"leaves its checkpoint at {below}, {cut - below} tokens earlier" if below else "leaves no checkpoint"
+    )
     better = f"{below} or {above}" if below else f"{above}"
     return Advice(
         "costs" if not below else "note",
         "budget-off-grid",
-        f"chunked_prefill_size {g.chunked_prefill_size} ends a first full step at {cut}, off the checkpoint grid "
+        f"chunked_prefill_size {g.chunked_prefill_size} ends a first full step at {cut}, off the checkpoint "
+        f"grid "
         f"{grid}: it {leaves}. With {better} it would end on one.",
     )
 
@@ -283,6 +313,7 @@ def _short_prompts(g: Geometry, rule: str | None) -> Advice:
     return Advice(
         "note",
         "short-prompts",
-        f"prompts below one tree page ({g.tree_page} tokens) are never reused. The minimum reusable prefix is {shortest} "
+        f"prompts below one tree page ({g.tree_page}) are never reused: the minimum reusable prefix is "
+        f"{shortest} in "
         f"tokens, and a prompt must have at least {shortest + 1}, since a match stops at length - 1.",
     )

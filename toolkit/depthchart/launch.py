@@ -94,17 +94,42 @@ _VLLM = {
     "--no-enable-prefix-caching": "no_reuse",
 }
 _SWITCHES = ("reuse", "no_reuse")
-_CHOICES = {"mode": ("none", "all", "align"), "strategy": ("auto", "no_buffer", "extra_buffer", "extra_buffer_lazy")}
+_CHOICES = {
+    "mode": ("none", "all", "align"),
+    "strategy": ("auto", "no_buffer", "extra_buffer", "extra_buffer_lazy"),
+}
 _TEXT = ("model", "config", *_CHOICES)
 
 # Real flags that look like one of ours and are none of our business.
-_NEIGHBOURS = (
-    "--tp-size --dp-size --pp-size --ep-size --cp-size --pcp-size --attn-cp-size --moe-dp-size --max-prefill-tokens "
-    "--prefill-context-parallel-size --context-parallel-size --max-num-seqs --enable-chunked-prefill "
-    "--no-enable-chunked-prefill --mamba-ssm-dtype --mamba-backend --mamba-full-memory-ratio --max-mamba-cache-size "
-    "--mamba-cache-dtype --mamba-ssm-cache-dtype --enable-mixed-chunk --model-impl --model-loader-extra-config "
-    "--max-model-len --hicache-size --max-total-tokens --config-format"
-).split()
+_NEIGHBOURS = [
+    "--tp-size",
+    "--dp-size",
+    "--pp-size",
+    "--ep-size",
+    "--cp-size",
+    "--pcp-size",
+    "--attn-cp-size",
+    "--moe-dp-size",
+    "--max-prefill-tokens",
+    "--prefill-context-parallel-size",
+    "--context-parallel-size",
+    "--max-num-seqs",
+    "--enable-chunked-prefill",
+    "--no-enable-chunked-prefill",
+    "--mamba-ssm-dtype",
+    "--mamba-backend",
+    "--mamba-full-memory-ratio",
+    "--max-mamba-cache-size",
+    "--mamba-cache-dtype",
+    "--mamba-ssm-cache-dtype",
+    "--enable-mixed-chunk",
+    "--model-impl",
+    "--model-loader-extra-config",
+    "--max-model-len",
+    "--hicache-size",
+    "--max-total-tokens",
+    "--config-format",
+]
 
 # Chunk widths of the state-space kernels, by model family (configurations of the checkpoints); the
 # linear-attention kernels (KDA, gated delta net, lightning) use 64.
@@ -122,18 +147,23 @@ _DEFAULT_CHUNK = 64
 def _sglang(flags: _Flags, given: Mapping[str, int]) -> Launch:
     page = flags.number("page_size", 1, "engine default 1; some attention backends raise it")
     dcp = flags.number("dcp_size", 1, "engine default 1")
-    budget = flags.number("chunked_prefill_size", 8192, "engine default, depends on GPU memory; 8192 assumed", least=-1)
+    budget = flags.number(
+        "chunked_prefill_size", 8192, "engine default, depends on GPU memory; 8192 assumed", least=-1
+    )
     track = flags.number("track_interval", 256, "engine default 256")
     chunk = _chunk_width(flags)
     if budget == -1:
-        budget = flags.override("chunked_prefill_size", 1 << 20, "-1: no chunking; taken as 1048576 tokens a step")
+        budget = flags.override(
+            "chunked_prefill_size", 1 << 20, "-1: no chunking; taken as 1048576 tokens a step"
+        )
     if flags.text("strategy") == "no_buffer":
         if page != 1:
             page = flags.override("page_size", 1, "strategy no_buffer forces 1 (sglang#20538)")
         flags.note(
             "costs",
             "no-buffer",
-            "strategy no_buffer keeps a state only where an insert ends, so an identical prompt matches nothing "
+            "strategy no_buffer keeps a state only where an insert ends, so an identical prompt matches "
+            "nothing "
             "(sglang#22935); the advice below is for extra_buffer.",
         )
     if flags.has("no_reuse"):
@@ -144,10 +174,15 @@ def _sglang(flags: _Flags, given: Mapping[str, int]) -> Launch:
         flags.note(
             "breaks",
             "track-off-page",
-            f"track_interval {geometry.track_interval} is not a multiple of page_size {geometry.page_size}: sglang "
+            f"track_interval {geometry.track_interval} is not a multiple of page_size {geometry.page_size}: "
+            f"sglang "
             "asserts that it is and does not start (sglang#14792).",
         )
-    flags.note("note", "rule", "the engine's own rule of release 0.5.23 is dcp_gated: absolute under DCP, else prefix-relative.")
+    flags.note(
+        "note",
+        "rule",
+        "the engine's own rule of release 0.5.23 is dcp_gated: absolute under DCP, else prefix-relative.",
+    )
     return Launch("sglang", "dcp_gated", geometry, tuple(flags.settings), tuple(flags.notes))
 
 
@@ -163,7 +198,11 @@ def _vllm(flags: _Flags, given: Mapping[str, int]) -> Launch:
     span = block * dcp
     both = lcm(span, state_block)
     # The final state of a step exists after any token, so align mode has no chunk grid.
-    chunk = _chunk_width(flags) if mode == "all" else flags.add("chunk_width", 1, "align mode stores a step's final state: any token")
+    chunk = (
+        _chunk_width(flags)
+        if mode == "all"
+        else flags.add("chunk_width", 1, "align mode stores a step's final state: any token")
+    )
     values = {"page_size": both // dcp, "dcp_size": dcp, "chunk_width": chunk, "track_interval": both}
     step = min(budget, threshold or budget)
     geometry = _geometry(flags, {**values, "chunked_prefill_size": step}, given)
@@ -171,19 +210,23 @@ def _vllm(flags: _Flags, given: Mapping[str, int]) -> Launch:
     return Launch("vllm", "vllm_align", geometry, tuple(flags.settings), tuple(flags.notes))
 
 
-def _vllm_notes(flags: _Flags, block: int, state_block: int, dcp: int, budget: int, mode: str, geometry: Geometry) -> None:
+def _vllm_notes(
+    flags: _Flags, block: int, state_block: int, dcp: int, budget: int, mode: str, geometry: Geometry
+) -> None:
     both = lcm(block * dcp, state_block)
     if dcp > 1 or state_block != block:
         flags.note(
             "note",
             "dcp-attention-only",
-            f"DCP scales attention blocks only: one spans {block} · {dcp} = {block * dcp} tokens, a state block stays "
+            f"DCP scales attention blocks only: one spans {block} · {dcp} = {block * dcp} tokens, a state "
+            f"block stays "
             f"{state_block} (vllm#49962); reuse must end on both, every lcm = {both} tokens (LMCache#4834).",
         )
     flags.note(
         "note",
         "block-inflated",
-        "a hybrid model's block is raised until it holds one state (528 to 8320 tokens seen, vllm#20016): check the "
+        "a hybrid model's block is raised until it holds one state (528 to 8320 tokens seen, vllm#20016): "
+        "check the "
         f"resolved block in the engine's log against {block}, and pass that as --block-size here.",
     )
     if mode == "none" or flags.has("no_reuse"):
@@ -194,19 +237,29 @@ def _vllm_notes(flags: _Flags, block: int, state_block: int, dcp: int, budget: i
             flags.note(
                 "breaks",
                 "block-off-chunk",
-                f"mode all reads states at chunk ends, but the state block {state_block} is not a multiple of "
+                f"mode all reads states at chunk ends, but the state block {state_block} is not a multiple "
+                f"of "
                 f"chunk_width {geometry.chunk_width} (vllm#25752, vllm#57278).",
             )
-        flags.note("note", "rule", "mode all keeps a state at every block; rule vllm_align names the same depths, one a step.")
+        flags.note(
+            "note",
+            "rule",
+            "mode all keeps a state at every block; rule vllm_align names the same depths, one a step.",
+        )
     else:
-        flags.note("note", "rule", "rule vllm_align stands for mode align: a state where a step ends on the block (vllm#30877).")
+        flags.note(
+            "note",
+            "rule",
+            "rule vllm_align stands for mode align: a state where a step ends on the block (vllm#30877).",
+        )
     if state_block > budget and mode == "align":
         severity = "breaks" if flags.has("max_num_batched_tokens") else "note"
         flags.note(
             severity,
             "block-over-budget",
             f"the state block {state_block} is larger than max_num_batched_tokens {budget}"
-            f"{'' if severity == 'breaks' else ' (the default of small GPUs)'}: vllm refuses such a start (vllm#34445).",
+            f"{'' if severity == 'breaks' else ' (the default of small GPUs)'}: vllm refuses such a start "
+            f"(vllm#34445).",
         )
 
 
@@ -221,7 +274,11 @@ def _chunk_width(flags: _Flags) -> int:
     for part, width in _CHUNKS:
         if part in model:
             return flags.add("chunk_width", width, f"the model's family ({part})")
-    return flags.add("chunk_width", _DEFAULT_CHUNK, "default of linear-attention kernels; set --chunk-width if yours differs")
+    return flags.add(
+        "chunk_width",
+        _DEFAULT_CHUNK,
+        "default of linear-attention kernels; set --chunk-width if yours differs",
+    )
 
 
 # --- reading the words ------------------------------------------------------------------------------------
@@ -258,7 +315,9 @@ def _find_engine(words: list[str]) -> tuple[str, list[str], list[Advice]]:
 
 
 def _before(words: list[str]) -> list[Advice]:
-    skipped = [word for word in words if not _assignment(word) and not re.fullmatch(r"(.*/)?python[\d.]*|-u", word)]
+    skipped = [
+        word for word in words if not _assignment(word) and not re.fullmatch(r"(.*/)?python[\d.]*|-u", word)
+    ]
     if not skipped:
         return []
     return [Advice("note", "wrapper", f"words before the engine are not read: {' '.join(skipped)}")]
@@ -278,7 +337,11 @@ class _Flags:
         while at < len(words):
             at = self._take(words, at)
         if "config" in self._read:
-            self.note("note", "config-file", f"values inside {self._read['config'][1]} are not read: pass them as flags.")
+            self.note(
+                "note",
+                "config-file",
+                f"values inside {self._read['config'][1]} are not read: pass them as flags.",
+            )
 
     def has(self, name: str) -> bool:
         return name in self._read
@@ -293,7 +356,9 @@ class _Flags:
         flag, text = self._read[name]
         value = _whole(flag, text)
         if value < least and not (least == -1 and value == -1):
-            raise LaunchError(f"{flag}={value}: must be at least {max(least, 0)}; nearest legal: {max(least, 0)}")
+            raise LaunchError(
+                f"{flag}={value}: must be at least {max(least, 0)}; nearest legal: {max(least, 0)}"
+            )
         return self.add(name, value, flag)
 
     def add(self, name: str, value: int | str, source: str) -> int:
@@ -333,7 +398,11 @@ class _Flags:
             raise LaunchError(f"{flag}={value!r}: must be one of {', '.join(_CHOICES[name])}{hint}")
         if name in self._read and name not in _SWITCHES:
             old = self._read[name]
-            self.note("note", "repeated", f"{flag} {value} replaces the earlier {old[0]} {old[1]}: the last one counts.")
+            self.note(
+                "note",
+                "repeated",
+                f"{flag} {value} replaces the earlier {old[0]} {old[1]}: the last one counts.",
+            )
         self._read[name] = (flag, value)
         if name in _TEXT and name != "config":
             self.add(name, value, flag)

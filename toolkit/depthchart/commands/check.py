@@ -74,8 +74,16 @@ def run(args: argparse.Namespace) -> int:
 
 def _illegal(message: str, as_json: bool) -> int:
     if as_json:
-        nothing = {"geometry": None, "grids": None, "advice": [], "engine": None, "rule": None}
-        print(json.dumps({**nothing, "minimum_reusable_prefix": None, "ok": False, "error": message}, indent=2))
+        nothing: dict[str, object] = {
+            "geometry": None,
+            "grids": None,
+            "advice": [],
+            "engine": None,
+            "rule": None,
+        }
+        print(
+            json.dumps({**nothing, "minimum_reusable_prefix": None, "ok": False, "error": message}, indent=2)
+        )
     else:
         print(f"depthchart: error: {message}", file=sys.stderr)
     return 1
@@ -85,7 +93,11 @@ def _json(geometry: Geometry, rule: str | None, launch: Launch | None, advice: l
     engine = None
     if launch is not None:
         settings = [setting._asdict() for setting in launch.settings]
-        engine = {"name": launch.engine, "settings": settings, "notes": [asdict(note) for note in launch.notes]}
+        engine = {
+            "name": launch.engine,
+            "settings": settings,
+            "notes": [asdict(note) for note in launch.notes],
+        }
     answer = {
         "geometry": {field.name: getattr(geometry, field.name) for field in fields(geometry)},
         "grids": {name: getattr(geometry, name) for name in _GRIDS},
