@@ -355,10 +355,9 @@ class _Flags:
             return self.add(name, default, source)
         flag, text = self._read[name]
         value = _whole(flag, text)
-        if value < least and not (least == -1 and value == -1):
-            raise LaunchError(
-                f"{flag}={value}: must be at least {max(least, 0)}; nearest legal: {max(least, 0)}"
-            )
+        if value < least:
+            legal = "-1 (no chunking) or at least 1" if least == -1 else f"at least {least}"
+            raise ValueError(f"{flag}={value}: must be {legal}; nearest legal: {least}")
         return self.add(name, value, flag)
 
     def add(self, name: str, value: int | str, source: str) -> int:
