@@ -17,7 +17,11 @@ CODES = [
     ("sglang line", ["check", *SGL], 0),
     ("sglang line, prefix_relative", ["check", "--rule", "prefix_relative", *SGL], 1),
     ("one quoted string", ["check", "--", "vllm serve M --block-size 528"], 0),
-    ("budget below block", ["check", "--", "vllm serve M --block-size 2096 --max-num-batched-tokens 2048"], 1),
+    (
+        "budget below block",
+        ["check", "--", "vllm serve M --block-size 2096 --max-num-batched-tokens 2048"],
+        1,
+    ),
     ("illegal geometry", ["check", "--page-size", "48"], 1),
     ("illegal in a line", ["check", "--", "sglang serve --page-size 48"], 1),
     ("unknown program", ["check", "--", "foo"], 2),
@@ -48,7 +52,12 @@ def test_usage_errors_are_argparse_exits(argv):
 def test_text_names_grids_rule_and_minimum(capsys):
     main(["check", *SGL])
     out = capsys.readouterr().out
-    for words in ("checkpoint_grid       ", "minimum reusable prefix: 512 tokens", "rule: dcp_gated", "--dcp-size"):
+    for words in (
+        "checkpoint_grid       ",
+        "minimum reusable prefix: 512 tokens",
+        "rule: dcp_gated",
+        "--dcp-size",
+    ):
         assert words in out
 
 

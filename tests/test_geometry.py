@@ -48,7 +48,10 @@ BAD = [
     ({"page_size": 96}, ["page_size=96", "nearest legal page_size: 64 or 128"]),
     ({"page_size": 100}, ["page_size=100", "nearest legal page_size: 128"]),
     ({"page_size": 528}, ["page_size=528", "nearest legal page_size: 512", "chunk_width: 66"]),
-    ({"page_size": 64, "chunk_width": 100}, ["page_size=64", "nearest legal page_size: 50", "chunk_width: 128"]),
+    (
+        {"page_size": 64, "chunk_width": 100},
+        ["page_size=64", "nearest legal page_size: 50", "chunk_width: 128"],
+    ),
     ({"page_size": 64, "dcp_size": 0}, ["dcp_size=0", "nearest legal: 1"]),
     ({"page_size": 64, "dcp_size": 1.5}, ["dcp_size=1.5", "not float", "nearest legal: 2"]),
     ({"page_size": 64, "chunk_width": 0}, ["chunk_width=0", "nearest legal: 1"]),
