@@ -106,7 +106,7 @@ def geometries(draw):
 
 
 def extends(g, rule, horizon):
-    """All prefill steps [prefix, end) that a shared token budget allows, from an empty cache or after a cut."""
+    """All prefill steps [prefix, end) that a shared token budget allows, from 0 or after a cut."""
     starts, todo, seen = {0}, [0], set()
     while todo:
         prefix = todo.pop()

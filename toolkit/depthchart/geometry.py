@@ -313,6 +313,7 @@ def _short_prompts(g: Geometry, rule: str | None) -> Advice:
     return Advice(
         "note",
         "short-prompts",
-        f"prompts below one tree page ({g.tree_page} tokens) are never reused: the minimum reusable prefix is "
-        f"{shortest} tokens, and a prompt must have at least {shortest + 1}, since a match stops at length - 1.",
+        f"prompts below one tree page ({g.tree_page} tokens) are never reused: the minimum reusable "
+        f"prefix is {shortest} tokens, and a prompt must have at least {shortest + 1},"
+        " since a match stops at length - 1.",
     )
