@@ -24,5 +24,5 @@ def test_gzip_is_seen_from_the_bytes(tmp_path):
 
 
 def test_an_unknown_name_lists_the_bundled():
-    with pytest.raises(ValueError, match="trace='agentik' is neither .* bundled: agentic"):
+    with pytest.raises(ValueError, match=r"trace='agentik' is neither .* bundled: agentic"):
         load_trace("agentik")

@@ -9,6 +9,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from depthchart.traces.formats import load_trace
+    from depthchart.traces.neutral import write_trace
     from depthchart.traces.synthesize import GENERATORS, make
     from depthchart.traces.trace import Runs, Trace, TraceRequest
 
@@ -18,9 +20,11 @@ _HOME = {
     "Runs": "trace",
     "GENERATORS": "synthesize",
     "make": "synthesize",
+    "load_trace": "formats",
+    "write_trace": "neutral",
 }
 
-__all__ = ["GENERATORS", "Runs", "Trace", "TraceRequest", "make"]
+__all__ = ["GENERATORS", "Runs", "Trace", "TraceRequest", "load_trace", "make", "write_trace"]
 
 
 def __getattr__(name: str) -> object:

@@ -145,7 +145,8 @@ class Trace:
     def __str__(self) -> str:
         return (
             f"{self.name}: {len(self):,} requests in {self.sessions:,} sessions "
-            f"over {self.duration_s:,.1f} s, {self.prompt_tokens:,} prompt and {self.output_tokens:,} output tokens ({self.source})"
+            f"over {self.duration_s:,.1f} s, {self.prompt_tokens:,} prompt and "
+            f"{self.output_tokens:,} output tokens ({self.source})"
         )
 
 
