@@ -1,0 +1,34 @@
+"""The traces that ship in ``data/traces``: ``python -m depthchart.traces.bundle`` writes them anew."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from depthchart.datafiles import data_path
+from depthchart.traces.neutral import write_trace
+from depthchart.traces.synthesize import make
+from depthchart.traces.trace import Trace
+
+BUNDLED: dict[str, int] = {"agentic": 20260}
+"""Generator name of each bundled trace (also its file's name) and its seed."""
+
+
+def bundled_path(name: str) -> Path:
+    """Where the bundled trace ``name`` lies."""
+    return data_path("traces", f"{name}.jsonl.gz")
+
+
+def bundled_trace(name: str) -> Trace:
+    """The bundled trace, generated, not read."""
+    return make(name, BUNDLED[name])
+
+
+def main() -> None:
+    """Write every bundled trace and print what was written."""
+    for name in BUNDLED:
+        trace = bundled_trace(name)
+        print(f"{write_trace(trace, bundled_path(name))}: {trace}")
+
+
+if __name__ == "__main__":
+    main()

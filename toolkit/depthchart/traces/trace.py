@@ -1,0 +1,250 @@
+"""What a trace is: requests whose tokens are named exactly, without text and without hashes.
+
+A *segment* is an endless line of tokens; token j of segment s is a fixed function of (s, j), and
+two different (s, j) are two different tokens. A prompt is a tuple of *runs* (segment, start, length),
+so two prompts share a prefix exactly where their runs say so, and a prompt of 100,000 tokens is
+a handful of numbers. Segment 0 holds literal tokens by convention: (0, t, 1) is vocabulary id t.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+
+Run = tuple[int, int, int]
+Runs = tuple[Run, ...]
+
+VOCABULARY = 0
+"""Segment whose token j is the vocabulary id j (token-id traces, byte fallback)."""
+
+SEGMENT_LIMIT = 1 << 31
+INDEX_LIMIT = 1 << 32
+
+
+@dataclass(frozen=True, slots=True)
+class TraceRequest:
+    """One request of a trace.
+
+    Args:
+        request_id: unique within its trace.
+        arrival_s: seconds since the trace began, for an open-loop replay.
+        prompt: canonical runs of the prompt, at least one token.
+        output: canonical runs of the reply; may be empty. Its last token's KV is never computed.
+        session: conversation or agent session that the request belongs to, if known.
+        priority: larger is more urgent.
+        extra_key: namespace; requests with different keys share nothing (model, LoRA, tenant).
+        after: request that must have finished first, for a closed-loop replay.
+        think_s: seconds between the end of ``after`` and this request, for a closed-loop replay.
+    """
+
+    request_id: str
+    arrival_s: float
+    prompt: Runs
+    output: Runs
+    session: str | None = None
+    priority: int = 0
+    extra_key: str | None = None
+    after: str | None = None
+    think_s: float = 0.0
+
+    @property
+    def prompt_tokens(self) -> int:
+        """Length of the prompt in tokens."""
+        return runs_length(self.prompt)
+
+    @property
+    def output_tokens(self) -> int:
+        """Length of the reply in tokens."""
+        return runs_length(self.output)
+
+
+@dataclass(frozen=True)
+class Trace:
+    """Requests in order of arrival, with their source.
+
+    Args:
+        name: short name for tables and figures.
+        requests: sorted by ``arrival_s`` (equal times keep their order) on construction.
+        source: where it comes from; shown wherever a figure is shown.
+        seed: the generator's seed, None for a recorded trace.
+        notes: what a reader must know: assumptions made, lines left out.
+    """
+
+    name: str
+    requests: tuple[TraceRequest, ...]
+    source: str = "unknown"
+    seed: int | None = None
+    notes: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        ordered = tuple(sorted(self.requests, key=lambda request: request.arrival_s))
+        object.__setattr__(self, "requests", ordered)
+        seen: set[str] = set()
+        for request in ordered:
+            if request.request_id in seen:
+                raise ValueError(
+                    f"request_id={request.request_id!r} appears twice in {self.name!r}; ids must be unique"
+                )
+            seen.add(request.request_id)
+
+    def __len__(self) -> int:
+        return len(self.requests)
+
+    def __iter__(self) -> Iterator[TraceRequest]:
+        return iter(self.requests)
+
+    @property
+    def prompt_tokens(self) -> int:
+        """Sum of the prompts, in tokens."""
+        return sum(request.prompt_tokens for request in self.requests)
+
+    @property
+    def output_tokens(self) -> int:
+        """Sum of the replies, in tokens."""
+        return sum(request.output_tokens for request in self.requests)
+
+    @property
+    def duration_s(self) -> float:
+        """Seconds from the first arrival to the last."""
+        return self.requests[-1].arrival_s - self.requests[0].arrival_s if self.requests else 0.0
+
+    @property
+    def sessions(self) -> int:
+        """Number of sessions; a request without a session counts as one of its own."""
+        named = {request.session for request in self.requests if request.session is not None}
+        return len(named) + sum(request.session is None for request in self.requests)
+
+    def head(self, count: int) -> Trace:
+        """The first ``count`` requests; an ``after`` that points outside is dropped."""
+        if count < 0:
+            raise ValueError(f"count={count} must be 0 or more; nearest legal value: 0")
+        if count >= len(self.requests):
+            return self
+        kept = self.requests[:count]
+        ids = {request.request_id for request in kept}
+        kept = tuple(r if r.after is None or r.after in ids else replace(r, after=None) for r in kept)
+        return replace(self, requests=kept, notes=(*self.notes, f"first {count} of {len(self)} requests"))
+
+    def describe(self) -> dict[str, object]:
+        """Totals as one flat record; ``depthchart.traces.describe`` gives the frames."""
+        return {
+            "name": self.name,
+            "requests": len(self),
+            "sessions": self.sessions,
+            "duration_s": self.duration_s,
+            "prompt_tokens": self.prompt_tokens,
+            "output_tokens": self.output_tokens,
+            "prompt_tokens_max": max((r.prompt_tokens for r in self.requests), default=0),
+            "source": self.source,
+            "seed": self.seed,
+        }
+
+    def __str__(self) -> str:
+        return (
+            f"{self.name}: {len(self):,} requests in {self.sessions:,} sessions "
+            f"over {self.duration_s:,.1f} s, {self.prompt_tokens:,} prompt and "
+            f"{self.output_tokens:,} output tokens ({self.source})"
+        )
+
+
+def runs_length(runs: Runs) -> int:
+    """Number of tokens in ``runs``."""
+    return sum(run[2] for run in runs)
+
+
+def canonical(runs: Iterable[Run]) -> Runs:
+    """Merge runs that continue each other, drop empty ones; equal tokens give equal runs.
+
+    Raises:
+        ValueError: a negative number, a segment of 2**31 or more, or an index of 2**32 or more.
+    """
+    out: list[Run] = []
+    for run in runs:
+        segment, start, length = run
+        if length == 0:
+            continue
+        _check_run(segment, start, length)
+        if out:
+            last = out[-1]
+            if last[0] == segment and last[1] + last[2] == start:
+                out[-1] = (segment, last[1], last[2] + length)
+                continue
+        out.append(run)
+    return tuple(out)
+
+
+def slice_runs(runs: Runs, start: int, stop: int) -> Runs:
+    """Tokens [start, stop) of ``runs``, canonical if ``runs`` is; bounds as in a Python slice from 0."""
+    if start < 0 or stop < start:
+        raise ValueError(f"slice [{start}, {stop}) must satisfy 0 <= start <= stop")
+    out: list[Run] = []
+    at = 0
+    for segment, first, length in runs:
+        if at >= stop:
+            break
+        low, high = max(start - at, 0), min(stop - at, length)
+        if low < high:
+            out.append((segment, first + low, high - low))
+        at += length
+    return tuple(out)
+
+
+def runs_to_tokens(runs: Runs) -> npt.NDArray[np.int64]:
+    """Tokens as integers ``(segment << 32) | index``, int64 [tokens]; different tokens, different numbers."""
+    for run in runs:
+        _check_run(*run)
+    out = np.empty(runs_length(runs), dtype=np.int64)
+    at = 0
+    for segment, start, length in runs:
+        first = (segment << 32) | start
+        out[at : at + length] = np.arange(first, first + length, dtype=np.int64)
+        at += length
+    return out
+
+
+def page_keys(runs: Runs, page: int) -> list[Runs]:
+    """Canonical runs of each full page of ``page`` tokens; a partial last page gives none.
+
+    Two pages hold the same tokens exactly if their keys are equal.
+    """
+    if page < 1:
+        raise ValueError(f"page={page} must be a positive number of tokens; nearest legal value: 1")
+    keys: list[Runs] = []
+    part: list[Run] = []
+    room = page
+    for segment, start, length in runs:
+        while length >= room:
+            part.append((segment, start, room))
+            keys.append(tuple(part))
+            part = []
+            start, length, room = start + room, length - room, page
+        if length:
+            part.append((segment, start, length))
+            room -= length
+    return keys
+
+
+def common_prefix(left: Runs, right: Runs) -> int:
+    """Number of leading tokens that two canonical run tuples share."""
+    shared = 0
+    for a, b in zip(left, right, strict=False):
+        if a == b:
+            shared += a[2]
+            continue
+        # Canonical runs of one start differ right after the shorter one ends.
+        return shared + min(a[2], b[2]) if a[:2] == b[:2] else shared
+    return shared
+
+
+def _check_run(segment: int, start: int, length: int) -> None:
+    if not 0 <= segment < SEGMENT_LIMIT:
+        raise ValueError(f"segment={segment} must lie in [0, {SEGMENT_LIMIT}) (2**31)")
+    if length < 0:
+        raise ValueError(f"length={length} of a run must be 0 or more")
+    if start < 0 or start + length > INDEX_LIMIT:
+        raise ValueError(
+            f"run ({segment}, {start}, {length}) must stay in indices [0, {INDEX_LIMIT}) (2**32)"
+        )
