@@ -1,8 +1,8 @@
 """Token texts without token arrays, and the exact identity of their prefixes.
 
 A text is a tuple of runs ``(segment, start, length)``: token ``j`` of a segment is a fixed function of
-``(segment, j)``, so runs name tokens exactly. Tokens of a real tokenizer are runs of segment ``RAW``,
-whose token ``j`` is ``j`` itself.
+``(segment, j)``, so runs name tokens exactly. Tokens of a real tokenizer are runs of segment 0, the vocabulary,
+whose token ``j`` is the id ``j``.
 
 ``PrefixIndex`` gives every prefix that ends on a page one integer, equal exactly where the prefixes
 are equal (the page contents are interned, never hashed lossily). Two texts then share a page-aligned
@@ -14,12 +14,20 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterable, Sequence
 from typing import NamedTuple, TypeAlias
 
-__all__ = ["RAW", "PrefixIndex", "Runs", "Tag", "Text", "canonical", "raw", "runs_length", "slice_runs"]
+import numpy as np
+import numpy.typing as npt
+
+__all__ = ["PrefixIndex", "Runs", "Tag", "Text", "canonical", "common_prefix", "page_keys", "raw", "runs_length", "runs_to_tokens", "slice_runs"]
 
 Run: TypeAlias = tuple[int, int, int]
 Runs: TypeAlias = tuple[Run, ...]
 
-RAW = -1
+VOCABULARY = 0
+"""Segment whose token j is the vocabulary id j (token-id traces, byte fallback, real models)."""
+
+SEGMENT_LIMIT = 1 << 31
+INDEX_LIMIT = 1 << 32
+
 TAINTED = -1  # the prefix id of a state that has read something else than one text from its start
 
 
@@ -113,58 +121,106 @@ class Text:
         self._ids += self.index.follow(last, page_keys(rest, page))
 
 
+def runs_length(runs: Runs) -> int:
+    """Number of tokens in ``runs``."""
+    return sum(run[2] for run in runs)
+
+
 def canonical(runs: Iterable[Run]) -> Runs:
-    """Runs with empty ones dropped and neighbours that continue each other merged: equal texts have
-    equal canonical runs. Raises ValueError for a negative start or length."""
-    merged: list[Run] = []
-    for segment, start, length in runs:
-        if length < 0 or start < 0:
-            raise ValueError(f"run ({segment}, {start}, {length}): start and length must be at least 0")
-        if not length:
+    """Merge runs that continue each other, drop empty ones; equal tokens give equal runs.
+
+    Raises:
+        ValueError: a negative number, a segment of 2**31 or more, or an index of 2**32 or more.
+    """
+    out: list[Run] = []
+    for run in runs:
+        segment, start, length = run
+        if length == 0:
             continue
-        if merged and merged[-1][0] == segment and merged[-1][1] + merged[-1][2] == start:
-            merged[-1] = (segment, merged[-1][1], merged[-1][2] + length)
-        else:
-            merged.append((segment, start, length))
-    return tuple(merged)
+        _check_run(segment, start, length)
+        if out:
+            last = out[-1]
+            if last[0] == segment and last[1] + last[2] == start:
+                out[-1] = (segment, last[1], last[2] + length)
+                continue
+        out.append(run)
+    return tuple(out)
 
 
-def runs_length(runs: Sequence[Run]) -> int:
-    """Tokens of a text."""
-    return sum(length for _, _, length in runs)
-
-
-def slice_runs(runs: Sequence[Run], start: int, stop: int) -> Runs:
-    """The tokens ``[start, stop)`` of a text, canonical if ``runs`` is."""
+def slice_runs(runs: Runs, start: int, stop: int) -> Runs:
+    """Tokens [start, stop) of ``runs``, canonical if ``runs`` is; bounds as in a Python slice from 0."""
+    if start < 0 or stop < start:
+        raise ValueError(f"slice [{start}, {stop}) must satisfy 0 <= start <= stop")
     out: list[Run] = []
     at = 0
-    for segment, offset, length in runs:
+    for segment, first, length in runs:
         if at >= stop:
             break
         low, high = max(start - at, 0), min(stop - at, length)
         if low < high:
-            out.append((segment, offset + low, high - low))
+            out.append((segment, first + low, high - low))
         at += length
     return tuple(out)
 
 
-def page_keys(runs: Sequence[Run], page: int) -> list[Runs]:
-    """The canonical runs of each whole page of a canonical text."""
+def runs_to_tokens(runs: Runs) -> npt.NDArray[np.int64]:
+    """Tokens as integers ``(segment << 32) | index``, int64 [tokens]; different tokens, different numbers."""
+    for run in runs:
+        _check_run(*run)
+    out = np.empty(runs_length(runs), dtype=np.int64)
+    at = 0
+    for segment, start, length in runs:
+        first = (segment << 32) | start
+        out[at : at + length] = np.arange(first, first + length, dtype=np.int64)
+        at += length
+    return out
+
+
+def page_keys(runs: Runs, page: int) -> list[Runs]:
+    """Canonical runs of each full page of ``page`` tokens; a partial last page gives none.
+
+    Two pages hold the same tokens exactly if their keys are equal.
+    """
+    if page < 1:
+        raise ValueError(f"page={page} must be a positive number of tokens; nearest legal value: 1")
     keys: list[Runs] = []
-    current: list[Run] = []
+    part: list[Run] = []
     room = page
     for segment, start, length in runs:
         while length >= room:
-            current.append((segment, start, room))
-            keys.append(tuple(current))
+            part.append((segment, start, room))
+            keys.append(tuple(part))
+            part = []
             start, length, room = start + room, length - room, page
-            current = []
         if length:
-            current.append((segment, start, length))
+            part.append((segment, start, length))
             room -= length
     return keys
 
 
+def common_prefix(left: Runs, right: Runs) -> int:
+    """Number of leading tokens that two canonical run tuples share."""
+    shared = 0
+    for a, b in zip(left, right, strict=False):
+        if a == b:
+            shared += a[2]
+            continue
+        # Canonical runs of one start differ right after the shorter one ends.
+        return shared + min(a[2], b[2]) if a[:2] == b[:2] else shared
+    return shared
+
+
+def _check_run(segment: int, start: int, length: int) -> None:
+    if not 0 <= segment < SEGMENT_LIMIT:
+        raise ValueError(f"segment={segment} must lie in [0, {SEGMENT_LIMIT}) (2**31)")
+    if length < 0:
+        raise ValueError(f"length={length} of a run must be 0 or more")
+    if start < 0 or start + length > INDEX_LIMIT:
+        raise ValueError(
+            f"run ({segment}, {start}, {length}) must stay in indices [0, {INDEX_LIMIT}) (2**32)"
+        )
+
+
 def raw(tokens: Iterable[int]) -> Runs:
     """A text of a tokenizer's token ids."""
-    return canonical((RAW, int(token), 1) for token in tokens)
+    return canonical((VOCABULARY, int(token), 1) for token in tokens)
