@@ -49,7 +49,7 @@ class PrefixIndex:
         self.page = page
         self._ids: dict[tuple[int, Hashable], int] = {}
         self._namespaces: dict[str, int] = {}
-        self._next = 0
+        self._grown_from: list[tuple[int, Hashable] | None] = []
 
     def __len__(self) -> int:
         return len(self._ids)
@@ -57,21 +57,30 @@ class PrefixIndex:
     def root(self, namespace: str = "") -> int:
         """The id of the empty prefix of a namespace."""
         if namespace not in self._namespaces:
-            self._namespaces[namespace] = self._fresh()
+            self._namespaces[namespace] = len(self._grown_from)
+            self._grown_from.append(None)
         return self._namespaces[namespace]
 
     def follow(self, prefix: int, pages: Iterable[Hashable]) -> list[int]:
         """The ids of ``prefix`` grown by one page after another."""
-        ids, known = [], self._ids
+        ids, known, grown = [], self._ids, self._grown_from
         for page in pages:
             key = (prefix, page)
-            prefix = known[key] if key in known else known.setdefault(key, self._fresh())
+            found = known.get(key)
+            if found is None:
+                found = known[key] = len(grown)
+                grown.append(key)
+            prefix = found
             ids.append(prefix)
         return ids
 
-    def _fresh(self) -> int:
-        self._next += 1
-        return self._next - 1
+    def text_of(self, prefix: int) -> Runs:
+        """The tokens of a prefix, as canonical runs."""
+        pages: list[Runs] = []
+        while (grown := self._grown_from[prefix]) is not None:
+            prefix, page = grown
+            pages.append(page)  # type: ignore[arg-type]
+        return canonical(run for page in reversed(pages) for run in page)
 
 
 class Text:
