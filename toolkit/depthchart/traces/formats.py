@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
@@ -12,7 +13,7 @@ from typing import Any
 from depthchart.traces import blocks, chat_logs, coding_agent, lengths, ragpulse, tables, token_ids
 from depthchart.traces.bundle import BUNDLED, bundled_path
 from depthchart.traces.lines import DamageLog, as_object, csv_fields, json_requests, numbered, open_bytes
-from depthchart.traces.neutral import read_header, request_from_record
+from depthchart.traces.neutral import read_header, request_from_record, write_trace
 from depthchart.traces.trace import Trace, TraceRequest
 
 
@@ -59,6 +60,7 @@ def load_trace(
     chosen = detect(path) if format is None else _named(format)
     if limit is not None and limit < 1:
         raise ValueError(f"limit={limit} must be 1 or more; nearest legal value: 1")
+    _check_options(chosen, options)
     requests = list(islice(chosen.read(path, log, **options), limit))
     if not requests and log.count:
         first = log.damages[0]
@@ -86,7 +88,16 @@ def stream_trace(
     """Requests one by one in the file's order, which may not be the order of arrival; see ``load_trace``."""
     path = resolve(path_or_name)
     chosen = detect(path) if format is None else _named(format)
+    _check_options(chosen, options)
     return chosen.read(path, log or DamageLog(), **options)
+
+
+def save_trace(trace: Trace, path: Path) -> Path:
+    """Write ``trace`` in the neutral form that the file's name asks for; returns the path."""
+    ending = "".join(path.suffixes[-2:]) if path.suffix == ".gz" else path.suffix
+    if ending not in _WRITERS:
+        raise ValueError(f"out={path.name!r} must end in one of: {', '.join(_WRITERS)}")
+    return _WRITERS[ending](trace, path)
 
 
 def detect(path: Path) -> Format:
@@ -141,6 +152,14 @@ def read_neutral_file(path: Path, log: DamageLog) -> Iterator[TraceRequest]:
     return json_requests(path, log, parse)
 
 
+def _check_options(chosen: Format, options: dict[str, Any]) -> None:
+    legal = list(inspect.signature(chosen.read).parameters)[2:]
+    for key, value in options.items():
+        if key not in legal:
+            known = ", ".join(legal) or "none"
+            raise ValueError(f"{key}={value!r} is no option of the format {chosen.name!r}; legal: {known}")
+
+
 def _has(*names: str) -> Callable[[dict[str, Any]], bool]:
     return lambda keys: all(name in keys for name in names)
 
@@ -173,6 +192,15 @@ FORMATS: dict[str, Format] = {
     )
 }  # fmt: skip
 """Every format by name, in the order in which they are tried."""
+
+
+_WRITERS: dict[str, Callable[[Trace, Path], Path]] = {
+    ".jsonl": write_trace,
+    ".jsonl.gz": write_trace,
+    ".csv": tables.write_csv,
+    ".csv.gz": tables.write_csv,
+    ".parquet": tables.write_parquet,
+}
 
 
 def _named(name: str) -> Format:
