@@ -8,21 +8,38 @@ a handful of numbers. Segment 0 holds literal tokens by convention: (0, t, 1) is
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-import numpy as np
-import numpy.typing as npt
+from depthchart.tokens import (
+    INDEX_LIMIT,
+    SEGMENT_LIMIT,
+    VOCABULARY,
+    Run,
+    Runs,
+    canonical,
+    common_prefix,
+    page_keys,
+    runs_length,
+    runs_to_tokens,
+    slice_runs,
+)
 
-Run = tuple[int, int, int]
-Runs = tuple[Run, ...]
-
-VOCABULARY = 0
-"""Segment whose token j is the vocabulary id j (token-id traces, byte fallback)."""
-
-SEGMENT_LIMIT = 1 << 31
-INDEX_LIMIT = 1 << 32
-
+__all__ = [
+    "INDEX_LIMIT",
+    "SEGMENT_LIMIT",
+    "VOCABULARY",
+    "Run",
+    "Runs",
+    "Trace",
+    "TraceRequest",
+    "canonical",
+    "common_prefix",
+    "page_keys",
+    "runs_length",
+    "runs_to_tokens",
+    "slice_runs",
+]
 
 @dataclass(frozen=True, slots=True)
 class TraceRequest:
@@ -147,104 +164,4 @@ class Trace:
             f"{self.name}: {len(self):,} requests in {self.sessions:,} sessions "
             f"over {self.duration_s:,.1f} s, {self.prompt_tokens:,} prompt and "
             f"{self.output_tokens:,} output tokens ({self.source})"
-        )
-
-
-def runs_length(runs: Runs) -> int:
-    """Number of tokens in ``runs``."""
-    return sum(run[2] for run in runs)
-
-
-def canonical(runs: Iterable[Run]) -> Runs:
-    """Merge runs that continue each other, drop empty ones; equal tokens give equal runs.
-
-    Raises:
-        ValueError: a negative number, a segment of 2**31 or more, or an index of 2**32 or more.
-    """
-    out: list[Run] = []
-    for run in runs:
-        segment, start, length = run
-        if length == 0:
-            continue
-        _check_run(segment, start, length)
-        if out:
-            last = out[-1]
-            if last[0] == segment and last[1] + last[2] == start:
-                out[-1] = (segment, last[1], last[2] + length)
-                continue
-        out.append(run)
-    return tuple(out)
-
-
-def slice_runs(runs: Runs, start: int, stop: int) -> Runs:
-    """Tokens [start, stop) of ``runs``, canonical if ``runs`` is; bounds as in a Python slice from 0."""
-    if start < 0 or stop < start:
-        raise ValueError(f"slice [{start}, {stop}) must satisfy 0 <= start <= stop")
-    out: list[Run] = []
-    at = 0
-    for segment, first, length in runs:
-        if at >= stop:
-            break
-        low, high = max(start - at, 0), min(stop - at, length)
-        if low < high:
-            out.append((segment, first + low, high - low))
-        at += length
-    return tuple(out)
-
-
-def runs_to_tokens(runs: Runs) -> npt.NDArray[np.int64]:
-    """Tokens as integers ``(segment << 32) | index``, int64 [tokens]; different tokens, different numbers."""
-    for run in runs:
-        _check_run(*run)
-    out = np.empty(runs_length(runs), dtype=np.int64)
-    at = 0
-    for segment, start, length in runs:
-        first = (segment << 32) | start
-        out[at : at + length] = np.arange(first, first + length, dtype=np.int64)
-        at += length
-    return out
-
-
-def page_keys(runs: Runs, page: int) -> list[Runs]:
-    """Canonical runs of each full page of ``page`` tokens; a partial last page gives none.
-
-    Two pages hold the same tokens exactly if their keys are equal.
-    """
-    if page < 1:
-        raise ValueError(f"page={page} must be a positive number of tokens; nearest legal value: 1")
-    keys: list[Runs] = []
-    part: list[Run] = []
-    room = page
-    for segment, start, length in runs:
-        while length >= room:
-            part.append((segment, start, room))
-            keys.append(tuple(part))
-            part = []
-            start, length, room = start + room, length - room, page
-        if length:
-            part.append((segment, start, length))
-            room -= length
-    return keys
-
-
-def common_prefix(left: Runs, right: Runs) -> int:
-    """Number of leading tokens that two canonical run tuples share."""
-    shared = 0
-    for a, b in zip(left, right, strict=False):
-        if a == b:
-            shared += a[2]
-            continue
-        # Canonical runs of one start differ right after the shorter one ends.
-        return shared + min(a[2], b[2]) if a[:2] == b[:2] else shared
-    return shared
-
-
-def _check_run(segment: int, start: int, length: int) -> None:
-    if not 0 <= segment < SEGMENT_LIMIT:
-        raise ValueError(f"segment={segment} must lie in [0, {SEGMENT_LIMIT}) (2**31)")
-    if length < 0:
-        raise ValueError(f"length={length} of a run must be 0 or more")
-    if start < 0 or start + length > INDEX_LIMIT:
-        raise ValueError(
-            f"run ({segment}, {start}, {length}) must stay in indices [0, {INDEX_LIMIT}) (2**32)"
         )

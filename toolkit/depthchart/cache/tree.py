@@ -1,0 +1,307 @@
+"""The radix tree over page-aligned prefixes: KV on every edge, a state at some node ends.
+
+A match must end on a node that has KV on its whole path and a state at its end (DESIGN section 3). The
+tree owns the KV pages and state slots that it holds and gives them back to the pools when it evicts.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from depthchart.cache.allocator import PageAllocator
+from depthchart.cache.eviction import LeafQueue
+from depthchart.cache.node import Node
+from depthchart.cache.state_pool import StatePool
+from depthchart.events import Emit, Locked, NodeAdded, NodeRemoved, NodeSplit, StateDropped, StateFiled, Unlocked, ignore
+
+__all__ = ["Evicted", "Inserted", "Match", "RadixTree"]
+
+
+class Match(NamedTuple):
+    """``node`` (the root where nothing matched) ends at ``tokens``; the KV alone reached ``kv_tokens``;
+    ``branch`` is the deepest grid point inside the KV match that has no state yet, or None."""
+
+    node: Node
+    tokens: int
+    kv_tokens: int
+    branch: int | None
+
+
+class Inserted(NamedTuple):
+    """``node`` ends at the inserted length (the root where nothing was); the first ``existing`` tokens
+    were in the tree already, so the inserter still owns its own pages for them."""
+
+    node: Node
+    existing: int
+
+
+class Evicted(NamedTuple):
+    kv_tokens: int = 0
+    states: int = 0
+
+
+class RadixTree:
+    """Nodes in whole pages; ``grid`` is the checkpoint grid, on which branch depths lie.
+
+    ``eviction`` orders KV leaves (``eviction.POLICIES``); states have an LRU of their own, in which a
+    match refreshes only the node whose state it uses (sglang#31648). ``max_states_per_path`` caps the
+    states on one path softly (sglang#31230). ``keep_tombstones`` leaves childless tombstones in place, as
+    SGLang 0.5.23 does; otherwise they are cleaned up the path, since nothing can ever match them.
+    """
+
+    def __init__(
+        self,
+        allocator: PageAllocator,
+        states: StatePool,
+        grid: int,
+        *,
+        eviction: str = "lru",
+        max_states_per_path: int | None = None,
+        keep_tombstones: bool = False,
+        emit: Emit = ignore,
+    ) -> None:
+        if grid < 1:
+            raise ValueError(f"grid={grid}: must be positive; nearest legal: 1")
+        if max_states_per_path is not None and max_states_per_path < 1:
+            raise ValueError(f"max_states_per_path={max_states_per_path}: must be at least 1, or None for no cap")
+        self.allocator, self.states, self.grid, self.page = allocator, states, grid, allocator.page
+        self.max_states_per_path, self.keep_tombstones = max_states_per_path, keep_tombstones
+        self.emit = emit
+        self.root = Node(0, None, [], [], 0, 0)
+        self.evictable_tokens = self.protected_tokens = 0
+        self.state_order: dict[Node, None] = {}  # least recently used first
+        self.protected_states = 0
+        self._eviction = eviction
+        self._leaves = LeafQueue(eviction)
+        self._clock = 0
+        self._last_id = 0
+
+    # --- looking up ---------------------------------------------------------------------------------------
+
+    def lookup(self, ids: list[int]) -> Match:
+        """The match of a text's page ids, changing nothing."""
+        usable, kv_tokens = self.root, 0
+        for node, shared in self._visit(ids):
+            kv_tokens = node.start + shared * self.page
+            if shared < len(node.ids):
+                break
+            if node.state is not None:
+                usable = node
+        return Match(usable, usable.end, kv_tokens, self._branch(usable.end, kv_tokens))
+
+    def match(self, ids: list[int]) -> Match:
+        """As ``lookup``, for use: splits the edge in which the KV match ends, refreshes the KV of the whole
+        path, and the state of the matched node alone."""
+        usable, kv_tokens = self.root, 0
+        for node, shared in self._visit(ids):
+            self._touch(node)
+            kv_tokens = node.start + shared * self.page
+            if shared < len(node.ids):
+                self._touch(self._split(node, shared))
+                break
+            if node.state is not None:
+                usable = node
+        if usable.state is not None:
+            self._refresh_state(usable)
+        return Match(usable, usable.end, kv_tokens, self._branch(usable.end, kv_tokens))
+
+    def pages_of(self, node: Node) -> list[int]:
+        """The KV pages of the whole path down to the node."""
+        return [page for step in node.path() for page in step.pages]
+
+    def _visit(self, ids: list[int]) -> list[tuple[Node, int]]:
+        """The nodes that a text passes and how many pages of each it shares: all but the last whole."""
+        seen, node, at = [], self.root, 0
+        while at < len(ids) and (child := node.children.get(ids[at])) is not None:
+            shared = child.shared_pages(ids, at)
+            seen.append((child, shared))
+            if shared < len(child.ids):
+                break
+            node, at = child, at + shared
+        return seen
+
+    def _branch(self, matched: int, kv_tokens: int) -> int | None:
+        point = kv_tokens // self.grid * self.grid
+        return point if point > matched else None
+
+    # --- growing ------------------------------------------------------------------------------------------
+
+    def insert(self, ids: list[int], pages: list[int], *, request: str = "", namespace: str = "", priority: int = 0) -> Inserted:
+        """Put a text's whole pages into the tree. The tree takes over ``pages[existing // page:]``; the
+        inserter keeps the pages of what was there already."""
+        if len(ids) != len(pages):
+            raise ValueError(f"pages: {len(pages)} pages for {len(ids)} page ids; must be as many")
+        node, at = self.root, 0
+        for child, shared in self._visit(ids):
+            self._touch(child)
+            child.hits += 1
+            child.priority = max(child.priority, priority)
+            node, at = child, at + shared
+            if shared < len(child.ids):
+                node = self._split(child, shared)
+                self._touch(node)
+        existing = at * self.page
+        if at < len(ids):
+            node = self._add(node, ids[at:], pages[at:], request, namespace, priority)
+        return Inserted(node, existing)
+
+    def file_state(self, node: Node, slot: int) -> bool:
+        """Hand a state slot to a node; False, leaving the slot with its owner, where the node has one."""
+        if node is self.root:
+            raise ValueError("node: the root cannot hold a state; insert at least one page first")
+        if node.state is not None:
+            self._refresh_state(node)
+            return False
+        node.state, node.had_state = slot, True
+        self.state_order[node] = None
+        self.protected_states += node.state_locks > 0
+        tag = self.states.tags[slot]
+        self.emit(StateFiled(node.node_id, node.end, -1 if tag is None else tag.depth))
+        self._cap_path(node)
+        return True
+
+    def _add(self, parent: Node, ids: list[int], pages: list[int], request: str, namespace: str, priority: int) -> Node:
+        node = Node(self._fresh_id(), parent, ids, pages, parent.end, parent.end + len(ids) * self.page)
+        node.request, node.namespace, node.priority = request, namespace, priority
+        self._touch(node)
+        node.created = node.last_use
+        parent.children[ids[0]] = node
+        self.evictable_tokens += node.tokens
+        self._leaves.offer(node)
+        self.emit(NodeAdded(node.node_id, parent.node_id, node.start, node.end, request, namespace))
+        return node
+
+    def _split(self, node: Node, pages: int) -> Node:
+        upper = node.split(pages, self.page, self._fresh_id())
+        self.emit(NodeSplit(node.node_id, upper.node_id, upper.end))
+        return upper
+
+    def _cap_path(self, node: Node) -> None:
+        """Drop the shallowest inner states of the path until the cap holds; forks, locked nodes, leaves and
+        the new state stay, so the cap is soft."""
+        if self.max_states_per_path is None:
+            return
+        holders = [step for step in node.path() if step.state is not None]
+        excess = len(holders) - self.max_states_per_path
+        for step in holders:
+            if excess <= 0:
+                break
+            if step is not node and len(step.children) == 1 and not step.state_locks:
+                self._drop_state(step, "path cap")
+                excess -= 1
+
+    # --- locks --------------------------------------------------------------------------------------------
+
+    def lock(self, node: Node, *, state: bool = True) -> None:
+        """Protect the KV of the whole path, and the state of this one node (where it has one)."""
+        for step in node.path():
+            if not step.kv_locks:
+                self.evictable_tokens -= step.tokens
+                self.protected_tokens += step.tokens
+            step.kv_locks += 1
+        if state and node is not self.root:
+            self.protected_states += node.state is not None and not node.state_locks
+            node.state_locks += 1
+        if node is not self.root:
+            self.emit(Locked(node.node_id, state))
+
+    def unlock(self, node: Node, *, state: bool = True) -> None:
+        """Undo one ``lock`` of the same node (a split in between does not matter)."""
+        for step in node.path():
+            assert step.kv_locks > 0, f"{step!r} is not locked"
+            step.kv_locks -= 1
+            if not step.kv_locks:
+                self.evictable_tokens += step.tokens
+                self.protected_tokens -= step.tokens
+                if step.is_leaf:
+                    self._leaves.offer(step)
+        if state and node is not self.root:
+            assert node.state_locks > 0, f"{node!r}: its state is not locked"
+            node.state_locks -= 1
+            self.protected_states -= node.state is not None and not node.state_locks
+        if node is not self.root:
+            self.emit(Unlocked(node.node_id, state))
+
+    @property
+    def evictable_states(self) -> int:
+        return len(self.state_order) - self.protected_states
+
+    # --- eviction -----------------------------------------------------------------------------------------
+
+    def evict(self, kv_tokens: int = 0, states: int = 0) -> Evicted:
+        """Evict at least so much, as far as locks allow. KV goes leaf by leaf, with its state; a state of an
+        inner node goes alone and leaves a tombstone, that of a leaf takes the leaf with it."""
+        done = Evicted()
+        while done.kv_tokens < kv_tokens and (leaf := self._leaves.pop()) is not None:
+            done = _add(done, self._remove_leaf(leaf, "KV evicted"))
+        while done.states < states and (holder := self._oldest_state()) is not None:
+            done = _add(done, self._evict_state(holder))
+        return done
+
+    def reset(self) -> None:
+        """Give everything back. Raises ValueError while anything is locked."""
+        if self.protected_tokens or self.protected_states:
+            raise ValueError("reset: nodes are still locked; finish or abort their requests first")
+        self.evict(self.evictable_tokens, len(self.state_order))
+
+    def _oldest_state(self) -> Node | None:
+        return next((node for node in self.state_order if not node.state_locks), None)
+
+    def _evict_state(self, node: Node) -> Evicted:
+        if node.is_leaf and not node.kv_locks:
+            return self._remove_leaf(node, "state evicted")
+        self._drop_state(node, "evicted")
+        return Evicted(0, 1)
+
+    def _remove_leaf(self, leaf: Node, why: str) -> Evicted:
+        """Remove an unlocked leaf; then, unless they are kept, the tombstones above that became leaves."""
+        done = Evicted()
+        node = leaf
+        while True:
+            parent = node.parent
+            assert parent is not None
+            done = _add(done, self._remove(node, why if node is leaf else "childless tombstone"))
+            if parent is self.root or parent.children or parent.kv_locks:
+                return done
+            if self.keep_tombstones or parent.state is not None:
+                self._leaves.offer(parent)
+                return done
+            node = parent
+
+    def _remove(self, node: Node, why: str) -> Evicted:
+        assert node.parent is not None
+        states = 0
+        if node.state is not None:
+            states = 1
+            self._drop_state(node, why)
+        self.allocator.free(node.pages)
+        del node.parent.children[node.ids[0]]
+        node.parent = None
+        self.evictable_tokens -= node.tokens
+        self.emit(NodeRemoved(node.node_id, node.tokens, why))
+        return Evicted(node.tokens, states)
+
+    def _drop_state(self, node: Node, why: str) -> None:
+        assert node.state is not None
+        self.states.free(node.state)
+        node.state = None
+        del self.state_order[node]
+        self.emit(StateDropped(node.node_id, why))
+
+    # --- small helpers ------------------------------------------------------------------------------------
+
+    def _touch(self, node: Node) -> None:
+        self._clock += 1
+        node.last_use = self._clock
+
+    def _refresh_state(self, node: Node) -> None:
+        del self.state_order[node]
+        self.state_order[node] = None
+
+    def _fresh_id(self) -> int:
+        self._last_id += 1
+        return self._last_id
+
+
+def _add(a: Evicted, b: Evicted) -> Evicted:
+    return Evicted(a.kv_tokens + b.kv_tokens, a.states + b.states)

@@ -1,0 +1,169 @@
+"""Lifecycle scripts: the format (docs/replay.md), its checks, and where the bundled ones lie."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any
+
+from depthchart.datafiles import data_path
+from depthchart.depth import RULES
+from depthchart.errors import ScriptError
+from depthchart.geometry import Geometry
+
+__all__ = ["Script", "find_script", "load_script", "script_names"]
+
+# op -> its required keys and types; optional ones end in "?"
+_OPS: dict[str, dict[str, type]] = {
+    "request": {"id": str, "tokens": list, "extra_key?": str},
+    "extend": {"id": str, "tokens": int, "final?": bool},
+    "decode": {"id": str, "tokens": int},
+    "finish": {"id": str},
+    "abort": {"id": str},
+    "match": {"tokens": list, "extra_key?": str},
+    "evict": {"kv_tokens?": int, "states?": int},
+}
+_GEOMETRY = ("page_size", "dcp_size", "chunk_width", "index_pool", "chunked_prefill_size", "track_interval")
+_KEYS = ("geometry", "rule", "strict", "pools", "steps", "expect", "source", "name", "story")
+
+
+@dataclass(frozen=True)
+class Script:
+    """A checked script. ``kv_tokens`` and ``state_slots`` size the pools; ``steps`` are its operations;
+    ``expect`` holds the settled parts of the result, ``source`` the public thread."""
+
+    geometry: Geometry
+    rule: str
+    strict: bool
+    kv_tokens: int
+    state_slots: int
+    steps: tuple[Mapping[str, Any], ...]
+    expect: Mapping[str, Any] = field(default_factory=dict)
+    source: str = ""
+    name: str = ""
+    story: str = ""
+
+    def under(self, *, rule: str | None = None, strict: bool | None = None) -> Script:
+        """The same script under another rule, or with checks on or off. What it expects no longer holds."""
+        if rule is None and strict is None:
+            return self
+        changed = replace(self, rule=rule or self.rule, strict=self.strict if strict is None else strict, expect={})
+        RULES[changed.rule]
+        return changed
+
+
+def load_script(raw: Mapping[str, Any], name: str = "") -> Script:
+    """Check a script's JSON object. Raises ScriptError naming the step and the key that is wrong."""
+    _known("script", raw, _KEYS)
+    geometry, pools = _mapping("geometry", raw.get("geometry")), _mapping("pools", raw.get("pools"))
+    _known("geometry", geometry, _GEOMETRY)
+    _known("pools", pools, ("kv_tokens", "state_slots"))
+    strict = raw.get("strict", True)
+    if not isinstance(strict, bool):
+        raise ScriptError(f"strict={strict!r}: must be true or false")
+    if not isinstance(raw.get("steps"), list):
+        raise ScriptError(f"steps: must be a list of operations, got {type(raw.get('steps')).__name__}")
+    if "page_size" not in geometry:
+        raise ScriptError("geometry: page_size is missing")
+    rule = raw.get("rule", "absolute")
+    try:
+        RULES[rule]
+        made = Geometry(**geometry)
+    except ValueError as error:
+        raise ScriptError(str(error)) from None
+    return Script(
+        geometry=made,
+        rule=rule,
+        strict=strict,
+        kv_tokens=_count("pools.kv_tokens", pools.get("kv_tokens")),
+        state_slots=_count("pools.state_slots", pools.get("state_slots")),
+        steps=tuple(_step(number, step) for number, step in enumerate(raw["steps"])),
+        expect=raw.get("expect", {}),
+        source=str(raw.get("source", "")),
+        name=str(raw.get("name", name)),
+        story=str(raw.get("story", "")),
+    )
+
+
+def script_names() -> list[str]:
+    """The names of the bundled scripts, sorted."""
+    return sorted(path.stem for path in data_path("conformance", "scripts").glob("*.json"))
+
+
+def find_script(name_or_path: str) -> Script:
+    """A script by file path, or a bundled one by its name or the beginning of it (``sglang-39115``).
+
+    Raises ScriptError where there is none, with the nearest names, or where the file is damaged.
+    """
+    path = Path(name_or_path)
+    if not path.is_file():
+        path = _bundled(name_or_path)
+    try:
+        raw = json.loads(path.read_text(encoding="utf-8"))
+    except (UnicodeDecodeError, json.JSONDecodeError) as error:
+        raise ScriptError(f"{path.name}: is not JSON: {error}") from None
+    return load_script(_mapping(path.name, raw), path.stem)
+
+
+def _bundled(name: str) -> Path:
+    names = script_names()
+    stem = name.removesuffix(".json")
+    found = [stem] if stem in names else [known for known in names if known.startswith(stem + "-")]
+    if found:
+        return data_path("conformance", "scripts", f"{found[0]}.json")
+    near = get_close_matches(stem, names, n=3, cutoff=0.3)
+    raise ScriptError(f"script={name!r}: no such file, and no bundled script of that name; nearest: {', '.join(near or names)}")
+
+
+def _step(number: int, step: object) -> Mapping[str, Any]:
+    where = f"step {number}"
+    step = _mapping(where, step)
+    op = step.get("op")
+    if op not in _OPS:
+        raise ScriptError(f"{where}: op={op!r}: must be one of {', '.join(_OPS)}")
+    wanted = _OPS[op]
+    _known(f"{where} ({op})", step, ["op", *(key.rstrip("?") for key in wanted)])
+    for key, kind in wanted.items():
+        name = key.rstrip("?")
+        if name not in step:
+            if key.endswith("?"):
+                continue
+            raise ScriptError(f"{where} ({op}): key {name!r} is missing")
+        value = step[name]
+        if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
+            raise ScriptError(f"{where} ({op}): {name}={value!r}: must be {kind.__name__}, not {type(value).__name__}")
+        if kind is int and value < (1 if op in ("extend", "decode") else 0):
+            raise ScriptError(f"{where} ({op}): {name}={value}: must be a positive number of tokens")
+        if kind is list:
+            _check_runs(f"{where} ({op})", value)
+    return step
+
+
+def _check_runs(where: str, runs: Sequence[object]) -> None:
+    for run in runs:
+        match run:
+            case [str() | int(), int() as length] if length > 0 and not isinstance(length, bool):
+                continue
+        raise ScriptError(f"{where}: tokens: {run!r} must be [segment, length] with a positive length")
+
+
+def _mapping(name: str, value: object) -> Mapping[str, Any]:
+    if not isinstance(value, Mapping):
+        raise ScriptError(f"{name}: must be a JSON object, got {type(value).__name__}")
+    return value
+
+
+def _known(where: str, value: Mapping[str, Any], keys: Sequence[str]) -> None:
+    for key in value:
+        if key not in keys:
+            near = get_close_matches(str(key), keys, n=1)
+            raise ScriptError(f"{where}: unknown key {key!r}; {f'nearest: {near[0]!r}' if near else 'known: ' + ', '.join(keys)}")
+
+
+def _count(name: str, value: object) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+        raise ScriptError(f"{name}={value!r}: must be a positive whole number")
+    return value

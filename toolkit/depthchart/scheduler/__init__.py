@@ -1,0 +1,1 @@
+"""The decisions: requests, queue policies, prefill admission, the step loop, one lifecycle."""

@@ -1,0 +1,206 @@
+"""How a tracked state gets into the tree: while the request runs (checkpoint), and when it ends.
+
+Who owns which tokens of a row, with the key cut at a tracked depth d (T: tree page)::
+
+    [0, protected)            the tree, under the request's lock
+    [protected, existing)     a copy of what the tree has already: freed
+    [existing, floor(d, T))   handed to the tree
+    [floor(d, T), d)          cut from the key, since no node can end at d
+    [d, computed)             beyond the key
+
+While the request runs it keeps the last two; when it ends they are freed as two segments. They are one where
+d lies on the tree page. Where it does not, both share a page: that is sglang#39115.
+"""
+
+from __future__ import annotations
+
+from depthchart.cache.allocator import Segment, check_segments
+from depthchart.cache.memory import Memory
+from depthchart.cache.node import Node
+from depthchart.errors import InvariantError, MisplacedStateError
+from depthchart.events import Donated, Emit, NotDonated, Violation
+from depthchart.scheduler.sequence import Sequence, Snapshot
+
+__all__ = ["Publisher"]
+
+
+class Publisher:
+    """Donates tracked states to one memory's tree."""
+
+    def __init__(self, memory: Memory, *, strict: bool, emit: Emit) -> None:
+        self.memory, self.strict, self.emit = memory, strict, emit
+        self.page = memory.geometry.tree_page
+
+    def checkpoint(self, sequence: Sequence) -> None:
+        """Publish all tracked states of a running request, shallowest first."""
+        for snapshot in sorted(sequence.tracked, key=lambda s: s.depth):
+            self._publish_running(sequence, snapshot)
+
+    def finish(self, sequence: Sequence) -> tuple[Segment, ...]:
+        """Publish the newest tracked state that fits (and those taken beside it), give the request's other
+        tokens back. Returns the freed token ranges. In strict mode a fault raises before anything changes."""
+        usable = [s for s in sequence.tracked if s.wanted <= sequence.computed]
+        tracks = [s for s in usable if s.track is not None]
+        last = tracks[-1] if tracks else None
+        inner = [s for s in usable if s.track is None and (last is None or s.wanted < last.wanted)]
+        for snapshot in sorted(inner, key=lambda s: s.depth):
+            self._publish_running(sequence, snapshot)
+        for other in [s for s in sequence.tracked if s is not last]:
+            self._drop(sequence, other, "superseded", f"the request ended with a newer state at {last.wanted if last else 0}")
+        segments = self._segments(sequence, last)
+        self._check(sequence, segments, last)
+        existing = self._insert(sequence, last.wanted // self.page) if last is not None else sequence.protected
+        if last is not None:
+            self._donate_at_end(sequence, last)
+        own = self._segments(sequence, last, existing)
+        pages = sorted({k for start, end in own for k in range(start // self.page, -(-end // self.page))})
+        self.memory.allocator.free([sequence.row[k] for k in pages])
+        self._free_unused(sequence)
+        return own
+
+    def supersede(self, sequence: Sequence, track: int) -> None:
+        """A new state is about to take this ping-pong slot: what it held is lost."""
+        for old in [s for s in sequence.tracked if s.track == track]:
+            sequence.tracked.remove(old)
+            self._tell(sequence, old, "superseded", "overwritten by a newer state")
+
+    # --- one state ----------------------------------------------------------------------------------------
+
+    def _publish_running(self, sequence: Sequence, snapshot: Snapshot) -> None:
+        pages = snapshot.wanted // self.page
+        if not pages:
+            return self._drop(sequence, snapshot, "refused", f"depth {snapshot.wanted} is below the first tree page")
+        ids = sequence.text.ids(snapshot.wanted)
+        node = self.memory.tree.lookup(ids).node
+        taken = node.end == pages * self.page and node.state is not None
+        fresh: int | None = None
+        if not taken and snapshot.track is not None:
+            fresh = self.memory.take_slot()
+            if fresh is None:  # keep it: it may still be donated when the request ends
+                return self._tell(sequence, snapshot, "refused", "no state slot is free or evictable to replace it")
+        if not taken:
+            self._check_fit(sequence, snapshot, pages * self.page, fresh)
+        existing = self._insert(sequence, pages)
+        self._move(sequence, ids, existing)
+        if taken:
+            return self._drop(sequence, snapshot, "refused", f"the node at {pages * self.page} has a state already")
+        self._file(sequence, snapshot, sequence.lock)
+        if snapshot.track is not None:
+            assert fresh is not None
+            sequence.tracks[snapshot.track] = fresh
+        return None
+
+    def _donate_at_end(self, sequence: Sequence, last: Snapshot) -> None:
+        pages = last.wanted // self.page
+        node = self._end_node(sequence, pages)
+        if node is None:
+            self._drop(sequence, last, "refused", f"depth {last.wanted} is below the first tree page")
+        elif node.state is not None:
+            self.memory.tree.file_state(node, last.slot)  # refreshes the state that is there
+            self._drop(sequence, last, "refused", f"the node at {node.end} has a state already")
+        else:
+            if last.track is not None:
+                sequence.tracks.remove(last.slot)
+            self._file(sequence, last, node)
+
+    def _file(self, sequence: Sequence, snapshot: Snapshot, node: Node | None) -> None:
+        assert node is not None
+        problem = self.memory.misplaced(node, snapshot.slot)
+        if problem is not None:
+            self.emit(Violation(MisplacedStateError.__name__, problem, sequence.request))
+        filed = self.memory.tree.file_state(node, snapshot.slot)
+        assert filed
+        sequence.tracked.remove(snapshot)
+        self.emit(Donated(sequence.request, node.node_id, snapshot.wanted, snapshot.depth, node.end))
+
+    def _drop(self, sequence: Sequence, snapshot: Snapshot, outcome: str, reason: str) -> None:
+        sequence.tracked.remove(snapshot)
+        if snapshot.track is None:
+            self.memory.states.free(snapshot.slot)
+        self._tell(sequence, snapshot, outcome, reason)
+
+    def _tell(self, sequence: Sequence, snapshot: Snapshot, outcome: str, reason: str) -> None:
+        self.emit(NotDonated(sequence.request, snapshot.wanted, snapshot.depth, outcome, reason))
+
+    # --- KV -----------------------------------------------------------------------------------------------
+
+    def _insert(self, sequence: Sequence, pages: int) -> int:
+        """Insert the first ``pages`` pages of the row; returns how many tokens the tree had already."""
+        ids = sequence.text.ids(pages * self.page)
+        inserted = self.memory.tree.insert(
+            ids, sequence.row[:pages], request=sequence.request, namespace=sequence.namespace, priority=sequence.priority
+        )
+        return max(inserted.existing, sequence.protected)
+
+    def _move(self, sequence: Sequence, ids: list[int], existing: int) -> None:
+        """Free the copies of what the tree had, take over the tree's pages for them, and move the lock."""
+        tree, key = self.memory.tree, len(ids) * self.page
+        end = min(existing, key)
+        if end > sequence.protected:
+            self.memory.allocator.free_segments(sequence.row, [(sequence.protected, end)])
+        if key <= sequence.protected:
+            return
+        node = self._end_node(sequence, len(ids))
+        assert node is not None
+        tree.lock(node)
+        if sequence.lock is not None:
+            tree.unlock(sequence.lock)
+        sequence.lock, sequence.protected = node, key
+        sequence.row[: len(ids)] = tree.pages_of(node)
+
+    def _end_node(self, sequence: Sequence, pages: int) -> Node | None:
+        """The node that ends after the text's first ``pages`` pages, which were inserted just now."""
+        if not pages:
+            return None
+        node, ids, at = self.memory.tree.root, sequence.text.ids(pages * self.page), 0
+        while at < pages:
+            node = node.children[ids[at]]
+            at += len(node.ids)
+        return node
+
+    def _segments(self, sequence: Sequence, last: Snapshot | None, existing: int = 0) -> tuple[Segment, ...]:
+        """The token ranges that a finished request frees; touching ranges that part on a page are one."""
+        floor = sequence.protected if last is None else max(sequence.protected, last.wanted // self.page * self.page)
+        cut = sequence.protected if last is None else max(last.wanted, sequence.protected)
+        parts = [(sequence.protected, min(existing, floor)), (floor, cut), (max(cut, floor), sequence.computed)]
+        segments: list[Segment] = []
+        for start, end in parts:
+            if start >= end:
+                continue
+            if segments and segments[-1][1] == start and start % self.page == 0:
+                segments[-1] = (segments[-1][0], end)
+            else:
+                segments.append((start, end))
+        return tuple(segments)
+
+    def _free_unused(self, sequence: Sequence) -> None:
+        """Pages that were taken for tokens never computed (a step that did not run)."""
+        first = -(-sequence.computed // self.page)
+        if first < len(sequence.row):
+            self.memory.allocator.free(sequence.row[first:])
+
+    # --- invariants ---------------------------------------------------------------------------------------
+
+    def _check(self, sequence: Sequence, segments: tuple[Segment, ...], last: Snapshot | None) -> None:
+        """The freed ranges must be page-disjoint and the state must fit its node: raise or record."""
+        try:
+            check_segments(segments, self.page, len(sequence.row) * self.page)
+        except InvariantError as error:
+            if self.strict:
+                raise
+            self.emit(Violation(type(error).__name__, str(error), sequence.request))
+        if last is not None and last.wanted >= self.page:
+            self._check_fit(sequence, last, last.wanted // self.page * self.page, None)
+
+    def _check_fit(self, sequence: Sequence, snapshot: Snapshot, node_end: int, fresh: int | None) -> None:
+        """In strict mode refuse, before anything changes, to file a state on a node of another depth."""
+        if not self.strict or self.memory.states.tags[snapshot.slot] == sequence.text.tag(node_end):
+            return
+        if fresh is not None:
+            self.memory.states.free(fresh)
+        tag = self.memory.states.tags[snapshot.slot]
+        consumed = "nothing" if tag is None else f"{tag.depth} tokens"
+        raise MisplacedStateError(
+            f"request {sequence.request!r}: the state tracked at depth {snapshot.wanted} has consumed {consumed}, "
+            f"but the node that would hold it ends at {node_end}"
+        )
