@@ -9,11 +9,24 @@ import sys
 from pathlib import Path
 from typing import Any
 
+NAME = "traces"
+HELP = "describe, convert or make request traces"
+_EXAMPLES = """examples:
+  depthchart traces describe agentic --figure agentic.png
+  depthchart traces convert conversation_trace.jsonl.gz conversation.parquet
+  depthchart traces make rag --seed 3 --set requests=500 --out rag.jsonl.gz"""
+
 
 def add_parser(subparsers: Any) -> None:
     """Add ``traces`` with its verbs describe, convert and make."""
-    parser = subparsers.add_parser("traces", help="describe, convert or make request traces")
-    verbs = parser.add_subparsers(dest="verb", required=True)
+    parser = subparsers.add_parser(
+        NAME,
+        help=HELP,
+        description=HELP,
+        epilog=_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    verbs = parser.add_subparsers(dest="traces_verb", metavar="WHAT", required=True)
 
     look = verbs.add_parser("describe", help="lengths, arrivals and ideal reuse")
     _add_input(look)
@@ -31,16 +44,14 @@ def add_parser(subparsers: Any) -> None:
         "--set", action="append", default=[], metavar="KEY=VALUE", help="a generator's parameter"
     )
     make.add_argument("--out", help="file to write (default: NAME-SEED.jsonl.gz)")
-    parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
-    """Do the verb; 0 if it went well, 1 with a message where the input is at fault."""
+    """Do what is asked and answer 0; ValueError where the call or the file is at fault."""
     try:
-        return {"describe": _describe, "convert": _convert, "make": _make}[args.verb](args)
-    except (ValueError, OSError) as fault:
-        print(f"depthchart traces: {fault}", file=sys.stderr)
-        return 1
+        return {"describe": _describe, "convert": _convert, "make": _make}[args.traces_verb](args)
+    except OSError as fault:
+        raise ValueError(str(fault)) from fault
 
 
 def _add_input(parser: argparse.ArgumentParser) -> None:

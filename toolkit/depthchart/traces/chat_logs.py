@@ -38,7 +38,7 @@ def read_chat_log(
         log: where damaged lines go.
         tokenizer: text to token ids; bytes if None.
         requests_per_s: rate at which rows arrive that carry no ``timestamp``, ``arrival_s`` or ``created``.
-    """  # noqa: E501
+    """
     if not requests_per_s > 0:
         raise ValueError(f"requests_per_s={requests_per_s} must be above 0; nearest legal value: 1")
     vocabulary, segments = Vocabulary(), Segments()

@@ -18,7 +18,7 @@ def read_token_ids(path: Path, log: DamageLog) -> Iterator[TraceRequest]:
 
     Ids are kept literally, as indices of the vocabulary segment; where a row has none, its tokens are
     new. A row of ``sub_requests`` is a session whose turns follow each other by ``tool_duration_ns``.
-    """  # noqa: E501
+    """
     vocabulary, segments = Vocabulary(), Segments()
 
     def runs(record: dict[str, Any], side: str, least: int) -> Runs:
