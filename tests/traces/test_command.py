@@ -66,7 +66,7 @@ def test_damage_is_told_and_strict_stops(tmp_path, capsys):
     file.write_text((SAMPLES / "mooncake.jsonl").read_text() + "oops\n")
     assert call("describe", file) == 0
     assert "damaged line 5: " in capsys.readouterr().err
-    with pytest.raises(ValueError, match="^line 5: "):
+    with pytest.raises(ValueError, match=r"^line 5: "):
         call("describe", file, "--strict")
 
 
