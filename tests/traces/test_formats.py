@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from depthchart.traces import load_trace, write_trace
+from depthchart.traces import bundle, load_trace, write_trace
 from depthchart.traces.bundle import bundled_path, bundled_trace
 
 
@@ -13,8 +13,15 @@ def test_a_bundled_trace_opens_by_name_and_by_path():
 
 def test_data_may_lie_elsewhere(tmp_path, monkeypatch):
     monkeypatch.setenv("DEPTHCHART_DATA", str(tmp_path))
-    write_trace(bundled_trace("agentic").head(3), bundled_path("agentic"))
+    write_trace(bundled_trace("agentic").head(3), tmp_path / "traces" / "agentic.jsonl.gz")
     assert len(load_trace("agentic")) == 3
+
+
+def test_the_bundle_is_written_where_the_data_lies(tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("DEPTHCHART_DATA", str(tmp_path))
+    bundle.main()
+    assert "600 requests" in capsys.readouterr().out
+    assert load_trace(tmp_path / "traces" / "agentic.jsonl.gz") == bundled_trace("agentic")
 
 
 def test_gzip_is_seen_from_the_bytes(tmp_path):

@@ -9,8 +9,9 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from depthchart.traces.formats import load_trace
+    from depthchart.traces.formats import FORMATS, load_trace, save_trace, stream_trace
     from depthchart.traces.neutral import write_trace
+    from depthchart.traces.summary import TraceSummary, describe
     from depthchart.traces.synthesize import GENERATORS, make
     from depthchart.traces.trace import Runs, Trace, TraceRequest
 
@@ -21,10 +22,28 @@ _HOME = {
     "GENERATORS": "synthesize",
     "make": "synthesize",
     "load_trace": "formats",
+    "save_trace": "formats",
+    "stream_trace": "formats",
+    "FORMATS": "formats",
+    "describe": "summary",
+    "TraceSummary": "summary",
     "write_trace": "neutral",
 }
 
-__all__ = ["GENERATORS", "Runs", "Trace", "TraceRequest", "load_trace", "make", "write_trace"]
+__all__ = [
+    "FORMATS",
+    "GENERATORS",
+    "Runs",
+    "Trace",
+    "TraceRequest",
+    "TraceSummary",
+    "describe",
+    "load_trace",
+    "make",
+    "save_trace",
+    "stream_trace",
+    "write_trace",
+]
 
 
 def __getattr__(name: str) -> object:

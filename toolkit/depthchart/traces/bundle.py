@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from depthchart.datafiles import data_path
+from depthchart.datafiles import data_path, data_places
 from depthchart.traces.neutral import write_trace
 from depthchart.traces.synthesize import make
 from depthchart.traces.trace import Trace
@@ -14,7 +14,7 @@ BUNDLED: dict[str, int] = {"agentic": 20260}
 
 
 def bundled_path(name: str) -> Path:
-    """Where the bundled trace ``name`` lies."""
+    """Where the bundled trace ``name`` lies; raises FileNotFoundError if it lies nowhere."""
     return data_path("traces", f"{name}.jsonl.gz")
 
 
@@ -27,7 +27,7 @@ def main() -> None:
     """Write every bundled trace and print what was written."""
     for name in BUNDLED:
         trace = bundled_trace(name)
-        print(f"{write_trace(trace, bundled_path(name))}: {trace}")
+        print(f"{write_trace(trace, data_places()[0] / 'traces' / f'{name}.jsonl.gz')}: {trace}")
 
 
 if __name__ == "__main__":

@@ -41,6 +41,7 @@ __all__ = [
     "slice_runs",
 ]
 
+
 @dataclass(frozen=True, slots=True)
 class TraceRequest:
     """One request of a trace.
