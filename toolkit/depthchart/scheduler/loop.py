@@ -148,23 +148,28 @@ class Scheduler:
     def _plan(self) -> tuple[list[Extend], list[Decode]]:
         planner = self._planner
         planner.start()
-        with self._telling():
-            decodes = planner.decodes() if self._mixed else []
-            extends = planner.continued()
-            for job in order_waiting(self.policy, self.waiting.values(), self.memory.tree, self._rng):
-                plan = planner.admit(job)
-                if plan is None:
-                    self._refused(job)
-                    break
-                del self.waiting[job.request_id]
-                extends.append(plan)
-            if not extends and not self._mixed:
-                decodes = planner.decodes()
-        for job in planner.retracted:
-            self.running.pop(job.request_id, None)
-            self.waiting[job.request_id] = job
-        assert extends or decodes, "a step with work to do must run something"
-        return extends, decodes
+        try:
+            with self._telling():
+                decodes = self._plan_rows()
+        except BaseException:
+            self._cancel(planner.extends)
+            raise
+        finally:
+            for job in planner.retracted:
+                self.waiting[job.request_id] = job
+        assert planner.extends or decodes, "a step with work to do must run something"
+        return planner.extends, decodes
+
+    def _plan_rows(self) -> list[Decode]:
+        planner = self._planner
+        decodes = planner.decodes() if self._mixed else []
+        planner.continue_started()
+        for job in order_waiting(self.policy, self.waiting.values(), self.memory.tree, self._rng):
+            if not planner.admit(job):
+                self._refused(job)
+                break
+            del self.waiting[job.request_id]
+        return decodes if planner.extends or self._mixed else planner.decodes()
 
     def _sampling(self, extends: list[Extend], decodes: list[Decode]) -> Iterator[str]:
         for row in extends:

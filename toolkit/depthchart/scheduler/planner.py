@@ -17,13 +17,14 @@ MIN_STATE_SLOTS = ROW_SLOTS + 1  # and the matched state, which stays locked
 
 class Planner:
     """``running`` is the scheduler's own dict, in order of admission. ``refusal`` says why the last ``admit``
-    answered None; ``retracted`` are the jobs that lost their memory in this step."""
+    said no; ``extends`` are the step's prefill rows so far; ``retracted`` are the jobs that lost their memory in this step."""
 
     def __init__(self, lifecycle: Lifecycle, running: dict[str, Job], mixed: bool, max_running: int, reserve: OutputReserve) -> None:
         self.lifecycle, self.memory = lifecycle, lifecycle.memory
         self.running, self.mixed, self.max_running, self.reserve = running, mixed, max_running, reserve
         self.refusal = ""
         self.retracted: list[Job] = []
+        self.extends: list[Extend] = []
         self._planned: set[str] = set()
         self.start()
 
@@ -31,26 +32,22 @@ class Planner:
         """Begin a new step with a full token budget."""
         geometry = self.lifecycle.geometry
         self.budget = PrefillBudget(self.lifecycle.rule, geometry, geometry.chunked_prefill_size, 0)
-        self.retracted, self._planned, self.refusal = [], set(), ""
+        self.retracted, self.extends, self._planned, self.refusal = [], [], set(), ""
 
     # --- prefill ------------------------------------------------------------------------------------------
 
-    def continued(self) -> list[Extend]:
-        """The next extend of every started prefill, in order of admission, as far as the budget goes."""
-        plans: list[Extend] = []
+    def continue_started(self) -> None:
+        """Plan the next extend of every started prefill, in order of admission, as far as the budget goes."""
         for job in [job for job in self.running.values() if job.prefilling]:
             if self.budget.step_tokens < 1 or job.request_id not in self.running:
                 continue
             sequence = job.sequence
             assert sequence is not None
             self.budget.room_tokens = self._free() + len(sequence.row) * self._page() - sequence.computed
-            plan = self._extend(job, self.budget.next_cut(sequence.computed, job.goal))
-            if plan is not None:
-                plans.append(plan)
-        return plans
+            self._extend(job, self.budget.next_cut(sequence.computed, job.goal))
 
-    def admit(self, job: Job) -> Extend | None:
-        """Begin a waiting job and plan its first extend; None, nothing changed, where it must wait."""
+    def admit(self, job: Job) -> bool:
+        """Begin a waiting job and plan its first extend; False, nothing changed, where it must wait."""
         if len(self.running) >= self.max_running:
             return self._refuse(f"{self.max_running} requests are running, the most allowed")
         if any(job is lost for lost in self.retracted):
@@ -69,16 +66,22 @@ class Planner:
             if self._planned or self.budget.step_tokens < 1 or self.budget.room_tokens < len(job.text) - match.tokens + output:
                 return self._refuse(reason)
             end = self.budget.next_cut(match.tokens, len(job.text))  # a whole step is less than one cut grid
-        return self._begin(job, end)
+        self._begin(job, end)
+        return True
 
-    def _begin(self, job: Job, end: int) -> Extend:
+    def _begin(self, job: Job, end: int) -> None:
         sequence = self.lifecycle.begin(job.request_id, job.text, job.prompt_tokens, job.request.priority)
         assert sequence is not None, "the slots were counted before"
         job.sequence, job.goal, job.status, job.refusal = sequence, len(job.text), Status.RUNNING, ""
         self.running[job.request_id] = job
-        plan = self._extend(job, end)
+        try:
+            plan = self._extend(job, end)
+        except BaseException:  # a user's rule may raise anything: the request waits on, as if never tried
+            self.lifecycle.abort(sequence)
+            del self.running[job.request_id]
+            job.sequence, job.status = None, Status.WAITING
+            raise
         assert plan is not None, "the room was counted before"
-        return plan
 
     def _extend(self, job: Job, end: int) -> Extend | None:
         """Plan an extend, retracting others where its pages cannot be had; None where nobody is left for that."""
@@ -97,6 +100,7 @@ class Planner:
             else:
                 self.budget.step_tokens -= end - prefix
                 self._planned.add(job.request_id)
+                self.extends.append(plan)
                 return plan
 
     def _missing_slots(self, node: Node) -> str:
@@ -104,8 +108,9 @@ class Planner:
         need = ROW_SLOTS + (node.state is not None and not node.state_locks)
         return f"{need} state slots needed, {room} are free or evictable" if need > room else ""
 
-    def _refuse(self, reason: str) -> None:
+    def _refuse(self, reason: str) -> bool:
         self.refusal = reason
+        return False
 
     # --- decode -------------------------------------------------------------------------------------------
 
@@ -127,7 +132,7 @@ class Planner:
     def _make_room(self) -> None:
         page = self._page()
         while True:
-            growing = [j for j in self.running.values() if j.decoding and j.sequence and j.sequence.computed == len(j.sequence.row) * page]
+            growing = [job for job in self.running.values() if job.decoding and _row_is_full(job, page)]
             if len(growing) * page <= self._free():
                 return
             keep = max(growing, key=lambda job: (job.sampled, -job.order))
@@ -158,3 +163,8 @@ class Planner:
 
     def _free(self) -> int:
         return self.memory.free_kv_tokens + self.memory.tree.evictable_tokens
+
+
+def _row_is_full(job: Job, page: int) -> bool:
+    assert job.sequence is not None
+    return job.sequence.computed == len(job.sequence.row) * page
