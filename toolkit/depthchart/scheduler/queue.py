@@ -59,7 +59,7 @@ def _dfs_weight(jobs: list[Job], tree: RadixTree, rng: random.Random) -> list[Jo
         node = stack.pop()
         ordered += at.get(node, [])
         children = [child for child in node.children.values() if child in weight]
-        stack += sorted(children, key=lambda child: weight[child])
+        stack += sorted(children, key=lambda child: -weight[child])[::-1]
     return ordered
 
 
