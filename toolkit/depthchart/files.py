@@ -3,40 +3,34 @@
 from __future__ import annotations
 
 import os
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-__all__ = ["whole_file", "write_text"]
+__all__ = ["whole_file", "write_text", "write_whole"]
 
 
 @contextmanager
-def whole_file(path: str | Path) -> Iterator[Path]:
+def whole_file(path: str | os.PathLike[str]) -> Iterator[Path]:
     """A temporary path with the same suffix beside ``path``: it takes its place when the block ends well, and
     is removed when the block fails. Folders on the way are made."""
     target = Path(path)
     target.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(prefix=f".{target.name}.", suffix="".join(target.suffixes), dir=target.parent)
-    os.close(handle)
-    draft = Path(name)
+    draft = target.with_name(f".{os.getpid()}.{target.name}")
     try:
         yield draft
-        os.chmod(draft, 0o666 & ~_umask())
-        os.replace(draft, target)
-    except BaseException:
+        draft.replace(target)
+    finally:
         draft.unlink(missing_ok=True)
-        raise
 
 
-def write_text(path: str | Path, text: str) -> Path:
-    """Write a text file whole (UTF-8) and return its path."""
+def write_whole(path: str | os.PathLike[str], data: bytes) -> Path:
+    """Write bytes so that no half file is ever seen; returns the path."""
     with whole_file(path) as draft:
-        draft.write_text(text, encoding="utf-8")
+        draft.write_bytes(data)
     return Path(path)
 
 
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask
+def write_text(path: str | os.PathLike[str], text: str) -> Path:
+    """Write text (UTF-8) so that no half file is ever seen; returns the path."""
+    return write_whole(path, text.encode())
