@@ -26,7 +26,7 @@ from depthchart.events import (
 from depthchart.redraw import TreeView
 from depthchart.scheduler.loop import StepRecord
 
-__all__ = ["checkpoints", "events", "nodes", "requests", "steps"]
+__all__ = ["checkpoints", "events", "nodes", "requests", "steps", "wrong_reuse"]
 
 
 def requests(log: Iterable[Entry]) -> pd.DataFrame:
@@ -116,6 +116,21 @@ def checkpoints(log: Iterable[Entry]) -> pd.DataFrame:
     frame = pd.DataFrame(rows, columns=list(CHECKPOINTS))
     whole = [name for name in CHECKPOINTS if name.endswith("_tokens") or name in ("node_id", "step")]
     return frame.astype(dict.fromkeys(whole, "Int64"))
+
+
+def wrong_reuse(log: Iterable[Entry]) -> pd.DataFrame:
+    """One row per match that took over a state of other tokens than the node's: the request's text is wrong.
+
+    Columns: request, time_s, node_id, reused_tokens (what the match gave), state_depth_tokens (what the state had
+    consumed).
+    """
+    view, rows = TreeView(), []
+    for entry in log:
+        event = entry.event
+        if isinstance(event, Matched) and (node := view.nodes.get(event.node_id)) is not None and node.status == "misplaced":
+            rows.append((event.request, entry.time_s, node.node_id, event.tokens, node.state_depth))
+        view.apply(entry)
+    return pd.DataFrame(rows, columns=["request", "time_s", "node_id", "reused_tokens", "state_depth_tokens"])
 
 
 def _decision(entry: Entry, request: str, kind: str, prefix: int, end: int, wanted: int | None) -> dict[str, Any]:

@@ -124,7 +124,7 @@ def to_svg(fig: Figure, salt: str = "depthchart", *, text: str = "real") -> str:
         raise ValueError(f"text={text!r}: must be 'real' or 'paths'")
     out = io.StringIO()
     with _LOCK, mpl.rc_context({"svg.fonttype": "none" if text == "real" else "path", "svg.hashsalt": salt}):
-        fig.savefig(out, format="svg", metadata={"Date": None, "Creator": None})
+        fig.savefig(out, format="svg", dpi=144, metadata={"Date": None, "Creator": None})
     return out.getvalue()
 
 
