@@ -9,7 +9,13 @@ from depthchart.catalogue import Catalogue
 __all__ = ["HARDWARE", "Hardware"]
 
 # An unsupported format is computed in the next wider one.
-_WIDER = {"float4": "float8", "float8": "bfloat16", "int8": "float8", "float16": "bfloat16", "bfloat16": "float32"}
+_WIDER = {
+    "float4": "float8",
+    "float8": "bfloat16",
+    "int8": "float8",
+    "float16": "bfloat16",
+    "bfloat16": "float32",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +37,9 @@ class Hardware:
 
     def __post_init__(self) -> None:
         if not self.peak_flops or any(rate <= 0 for _, rate in self.peak_flops):
-            raise ValueError(f"peak_flops={self.peak_flops!r}: must hold at least one format with a rate above 0")
+            raise ValueError(
+                f"peak_flops={self.peak_flops!r}: must hold at least one format with a rate above 0"
+            )
         if self.memory_bytes_s <= 0:
             raise ValueError(f"memory_bytes_s={self.memory_bytes_s!r}: must be above 0")
 
@@ -47,7 +55,9 @@ class Hardware:
 
 def _build(row: dict[str, str]) -> Hardware:
     columns = (("bfloat16", "bf16"), ("float8", "fp8"), ("float4", "fp4"), ("float32", "fp32"))
-    rates = tuple((dtype, float(row[f"{key}_tflops"]) * 1e12) for dtype, key in columns if row[f"{key}_tflops"])
+    rates = tuple(
+        (dtype, float(row[f"{key}_tflops"]) * 1e12) for dtype, key in columns if row[f"{key}_tflops"]
+    )
     return Hardware(
         row["name"],
         rates,

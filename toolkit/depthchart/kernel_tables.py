@@ -11,8 +11,9 @@ import csv
 import gzip
 import io
 from bisect import bisect_left
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from math import exp, log
+from operator import attrgetter
 from pathlib import Path
 from typing import NamedTuple
 
@@ -20,7 +21,17 @@ from depthchart.datafiles import data_path
 
 __all__ = ["KernelTable", "Shape"]
 
-COLUMNS = ("hardware", "kind", "key_heads", "value_heads", "key_dim", "value_dim", "batch", "tokens", "seconds")
+COLUMNS = (
+    "hardware",
+    "kind",
+    "key_heads",
+    "value_heads",
+    "key_dim",
+    "value_dim",
+    "batch",
+    "tokens",
+    "seconds",
+)
 BUNDLED = "kernels/scan_prefill.csv.gz"
 
 
@@ -36,34 +47,38 @@ class Shape(NamedTuple):
 
 
 class KernelTable:
-    """Measured points by shape. ``name`` and ``source`` say in words where they come from."""
+    """Measured points by shape. ``name`` says where they come from; ``sources`` may say more for each shape."""
 
-    def __init__(self, points: Sequence[tuple[Shape, int, int, float]], name: str = "", source: str = "") -> None:
-        self.name, self.source = name, source
+    def __init__(
+        self,
+        points: Sequence[tuple[Shape, int, int, float]],
+        name: str = "",
+        sources: Mapping[Shape, str] | None = None,
+    ) -> None:
+        self.name = name
+        self._sources = dict(sources or {})
         grids: dict[Shape, dict[int, dict[int, float]]] = {}
         for shape, batch, tokens, seconds in points:
             grids.setdefault(shape, {}).setdefault(batch, {})[tokens] = seconds
         self._curves = {
-            shape: [(batch, sorted(curve.items())) for batch, curve in sorted(grid.items())] for shape, grid in grids.items()
+            shape: [(batch, sorted(curve.items())) for batch, curve in sorted(grid.items())]
+            for shape, grid in grids.items()
         }
 
     @classmethod
     def read(cls, path: str | Path) -> KernelTable:
         """Read a CSV; a bad line raises ValueError with its number and reason."""
         path = Path(path)
-        points, sources = [], dict[str, None]()
+        points: list[tuple[Shape, int, int, float]] = []
+        sources: dict[Shape, str] = {}
         for number, row in enumerate(_rows(path), start=2):
             try:
-                whole = [int(row[column]) for column in COLUMNS[2:8]]
-                shape = Shape(row["hardware"], row["kind"], whole[0], whole[1], whole[2], whole[3])
-                seconds = float(row["seconds"])
-                if min(whole[4], whole[5]) < 1 or not 0 < seconds < float("inf"):
-                    raise ValueError(f"batch={whole[4]}, tokens={whole[5]}, seconds={seconds}: must all be above 0")
+                point = _point(row)
             except (TypeError, ValueError) as error:
                 raise ValueError(f"{path}, line {number}: {error}") from error
-            points.append((shape, whole[4], whole[5], seconds))
-            sources[row.get("source") or ""] = None
-        return cls(points, path.name, "; ".join(source for source in sources if source))
+            points.append(point)
+            sources[point[0]] = row.get("source") or ""
+        return cls(points, path.name, sources)
 
     @classmethod
     def bundled(cls) -> KernelTable:
@@ -74,23 +89,35 @@ class KernelTable:
     def shapes(self) -> list[Shape]:
         return list(self._curves)
 
-    def __contains__(self, shape: object) -> bool:
-        return shape in self._curves
+    def bracket(self, shape: Shape) -> tuple[Shape, ...]:
+        """The measured shapes that answer for ``shape``: itself; or the next smaller and larger one that differ in
+        the number of heads alone, with as many value heads to a key head; or none."""
+        if shape in self._curves:
+            return (shape,)
+        alike = [s for s in self._curves if _family(s) == _family(shape)]
+        less = [s for s in alike if s.value_heads < shape.value_heads]
+        more = [s for s in alike if s.value_heads > shape.value_heads]
+        heads = attrgetter("value_heads")
+        return (max(less, key=heads), min(more, key=heads)) if less and more else ()
+
+    def source(self, shape: Shape) -> str:
+        """In words, what answers for ``shape``."""
+        near = self.bracket(shape)
+        said = {source: None for s in near if (source := self._sources.get(s))}
+        between = f"between {near[0].value_heads} and {near[1].value_heads} heads; " if len(near) == 2 else ""
+        return f"{self.name}: {between}{'; '.join(said) or 'no source given'}"
 
     def seconds(self, shape: Shape, batch: int, tokens: float) -> float:
         """Seconds for ``batch`` sequences of ``tokens`` tokens: straight lines in the logarithms between measured
-        points; below them the nearest point, above them in proportion to the tokens. Raises KeyError where the
-        shape was not measured."""
-        curves = self._curves[shape]
-        at = bisect_left(curves, batch, key=lambda curve: curve[0])
-        if at == len(curves):  # more sequences than measured: the same tokens in the largest batch, in proportion
-            largest, curve = curves[-1]
-            return _on(curve, tokens) * batch / largest
-        upper = _on(curves[at][1], tokens)
-        if at == 0 or curves[at][0] == batch:
-            return upper
-        lower = _on(curves[at - 1][1], tokens)
-        return _between(curves[at - 1][0], lower, curves[at][0], upper, batch)
+        points; below them the nearest point, above them in proportion to the tokens. Raises ValueError where
+        nothing answers for the shape."""
+        near = self.bracket(shape)
+        if not near:
+            raise ValueError(f"shape={shape}: was not measured, nor were fewer and more heads of its kind")
+        times = [_in(self._curves[s], batch, tokens) for s in near]
+        if len(near) == 1:
+            return times[0]
+        return _between(near[0].value_heads, times[0], near[1].value_heads, times[1], shape.value_heads)
 
 
 # --- helpers ----------------------------------------------------------------------------------------------
@@ -102,8 +129,35 @@ def _rows(path: Path) -> Iterator[dict[str, str]]:
     reader = csv.DictReader(io.StringIO(text, newline=""))
     missing = [column for column in COLUMNS if column not in (reader.fieldnames or [])]
     if missing:
-        raise ValueError(f"{path}: lacks the columns {', '.join(missing)}; a kernel table has {', '.join(COLUMNS)}")
+        raise ValueError(
+            f"{path}: lacks the columns {', '.join(missing)}; a kernel table has {', '.join(COLUMNS)}"
+        )
     yield from reader
+
+
+def _point(row: dict[str, str]) -> tuple[Shape, int, int, float]:
+    key_heads, value_heads, key_dim, value_dim, batch, tokens = (int(row[column]) for column in COLUMNS[2:8])
+    seconds = float(row["seconds"])
+    if min(batch, tokens) < 1 or not 0 < seconds < float("inf"):
+        raise ValueError(f"batch={batch}, tokens={tokens}, seconds={seconds}: must all be above 0")
+    shape = Shape(row["hardware"], row["kind"], key_heads, value_heads, key_dim, value_dim)
+    return shape, batch, tokens, seconds
+
+
+def _family(shape: Shape) -> tuple[object, ...]:
+    ratio = shape.value_heads / max(shape.key_heads, 1)
+    return shape.hardware, shape.kind, ratio, shape.key_dim, shape.value_dim
+
+
+def _in(curves: list[tuple[int, list[tuple[int, float]]]], batch: int, tokens: float) -> float:
+    at = bisect_left(curves, batch, key=lambda curve: curve[0])
+    if at == len(curves):  # more sequences than measured: the same tokens in the largest batch, in proportion
+        largest, curve = curves[-1]
+        return _on(curve, tokens) * batch / largest
+    upper = _on(curves[at][1], tokens)
+    if at == 0 or curves[at][0] == batch:
+        return upper
+    return _between(curves[at - 1][0], _on(curves[at - 1][1], tokens), curves[at][0], upper, batch)
 
 
 def _on(curve: list[tuple[int, float]], tokens: float) -> float:

@@ -88,7 +88,9 @@ class Model:
                 f"and recurrent_layers={self.recurrent_layers}"
             )
         if not 0 < self.active_params <= self.params:
-            raise ValueError(f"active_params={self.active_params!r}: must be above 0 and at most params={self.params!r}")
+            raise ValueError(
+                f"active_params={self.active_params!r}: must be above 0 and at most params={self.params!r}"
+            )
 
     # --- bytes --------------------------------------------------------------------------------------------
 
@@ -142,8 +144,12 @@ class Model:
 
     def _layer_state_bytes(self, tp: int) -> int:
         state = self.value_heads * self.key_dim * self.value_dim * DTYPE_BYTES[self.state_dtype] / tp
-        values = self.value_heads * self.value_dim if self.recurrent_kind != "shortconv" else self.conv_channels
-        shared = max(self.conv_channels - values, 0)  # keys and queries, or B and C: by key heads, at least one each
+        values = (
+            self.value_heads * self.value_dim if self.recurrent_kind != "shortconv" else self.conv_channels
+        )
+        shared = max(
+            self.conv_channels - values, 0
+        )  # keys and queries, or B and C: by key heads, at least one each
         channels = (self.conv_channels - shared) / tp + shared / min(tp, max(self.key_heads, 1))
         window = max(self.conv_kernel - 1, 0) * channels * DTYPE_BYTES[self.conv_dtype]
         return round(state + window)
@@ -158,21 +164,29 @@ class Model:
         """Operations of a prefill of ``tokens`` after ``before`` tokens that are cached."""
         return Flops(
             2.0 * self.active_params * tokens,
-            self.attention_layers * 2.0 * self.q_heads * (self.qk_dim + self.v_dim) * self.attended(tokens, before),
+            self.attention_layers
+            * 2.0
+            * self.q_heads
+            * (self.qk_dim + self.v_dim)
+            * self.attended(tokens, before),
             self.recurrent_layers * self.scan_flops(chunk_width) * tokens,
         )
 
     def decode_flops(self, context: int) -> Flops:
         """Operations of one decode token that sees ``context`` tokens, itself included. A latent is attended to as
         it lies (each head's query is brought to its size), and the recurrence runs token by token."""
-        if self.attention_kind == "mla":
-            width = 2 * self.latent_dim + self.rope_dim
-        else:
-            width = self.qk_dim + self.v_dim
         return Flops(
             2.0 * self.active_params,
-            self.attention_layers * 2.0 * self.q_heads * width * self.attended(1, context - 1),
+            self.attention_layers * 2.0 * self.q_heads * self.decode_width * self.attended(1, context - 1),
             self.recurrent_layers * self.scan_flops(0),
+        )
+
+    @property
+    def decode_width(self) -> int:
+        """Numbers that a decode query's head multiplies with each cached token: a key and a value, or the latent
+        twice and its rope part once."""
+        return (
+            2 * self.latent_dim + self.rope_dim if self.attention_kind == "mla" else self.qk_dim + self.v_dim
         )
 
     def attended(self, tokens: int, before: int = 0) -> float:
