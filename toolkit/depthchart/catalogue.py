@@ -74,7 +74,7 @@ class UnknownName(KeyError, ValueError):
     """No entry of that name; the message gives the nearest ones and all there are."""
 
     def __init__(self, what: str, name: object, known: list[str], listed: list[str]) -> None:
-        near = get_close_matches(_plain(str(name)), known, n=3, cutoff=0.5)
+        near = get_close_matches(_plain(str(name)), known, n=3, cutoff=0.3)
         hint = f"; nearest: {', '.join(map(repr, near))}" if near else ""
         self.message = f"{what}={name!r}: no such {what}{hint}; there are {', '.join(listed)}"
         super().__init__(self.message)

@@ -57,6 +57,7 @@ class KernelTable:
     ) -> None:
         self.name = name
         self._sources = dict(sources or {})
+        self._brackets: dict[Shape, tuple[Shape, ...]] = {}
         grids: dict[Shape, dict[int, dict[int, float]]] = {}
         for shape, batch, tokens, seconds in points:
             grids.setdefault(shape, {}).setdefault(batch, {})[tokens] = seconds
@@ -92,13 +93,9 @@ class KernelTable:
     def bracket(self, shape: Shape) -> tuple[Shape, ...]:
         """The measured shapes that answer for ``shape``: itself; or the next smaller and larger one that differ in
         the number of heads alone, with as many value heads to a key head; or none."""
-        if shape in self._curves:
-            return (shape,)
-        alike = [s for s in self._curves if _family(s) == _family(shape)]
-        less = [s for s in alike if s.value_heads < shape.value_heads]
-        more = [s for s in alike if s.value_heads > shape.value_heads]
-        heads = attrgetter("value_heads")
-        return (max(less, key=heads), min(more, key=heads)) if less and more else ()
+        if shape not in self._brackets:
+            self._brackets[shape] = self._find(shape)
+        return self._brackets[shape]
 
     def source(self, shape: Shape) -> str:
         """In words, what answers for ``shape``."""
@@ -118,6 +115,15 @@ class KernelTable:
         if len(near) == 1:
             return times[0]
         return _between(near[0].value_heads, times[0], near[1].value_heads, times[1], shape.value_heads)
+
+    def _find(self, shape: Shape) -> tuple[Shape, ...]:
+        if shape in self._curves:
+            return (shape,)
+        alike = [s for s in self._curves if _family(s) == _family(shape)]
+        less = [s for s in alike if s.value_heads < shape.value_heads]
+        more = [s for s in alike if s.value_heads > shape.value_heads]
+        heads = attrgetter("value_heads")
+        return (max(less, key=heads), min(more, key=heads)) if less and more else ()
 
 
 # --- helpers ----------------------------------------------------------------------------------------------
