@@ -147,8 +147,8 @@ def _text(model: Model, tp: int, dcp: int) -> str:
         ),
         (
             "parameters",
-            f"{model.params / 1e9:g} B",
-            f"{model.active_params / 1e9:g} B active; {model.params_source}",
+            f"{model.params / 1e9:g} billion",
+            f"{model.active_params / 1e9:g} active; {model.params_source}",
         ),
         (
             "work of a token",
