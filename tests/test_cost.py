@@ -192,8 +192,8 @@ def test_unknown_hardware_names_the_nearest():
 
 
 # The share of the peak by kind and the step of a chunk were chosen once to fit these rows; the spread over shapes is
-# what the tests hold. One layer of gated delta net on an H200: batch, tokens, key heads, value heads, milliseconds of flashinfer 0.6.13
-# in FlashQLA's table (github.com/QwenLM/FlashQLA, benchmark_results_H200.txt).
+# what the tests hold. One layer of gated delta net on an H200: batch, tokens, key heads, value heads, milliseconds
+# of flashinfer 0.6.13 in FlashQLA's table (github.com/QwenLM/FlashQLA, benchmark_results_H200.txt).
 FLASHINFER = [
     (1, 2048, 16, 64, 0.105),
     (1, 8192, 16, 64, 0.392),
