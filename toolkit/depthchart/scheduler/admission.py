@@ -48,10 +48,5 @@ class PrefillBudget:
         cut = self.rule.cut(self.geometry, prefix, end, prompt_tokens)
         return cut if cut > prefix else end
 
-    def spend(self, tokens: int, reserve: int = 0) -> None:
-        """Account for an extend of ``tokens``, and ``reserve`` tokens of output that it may need later."""
-        self.step_tokens -= tokens
-        self.room_tokens -= self._paged(tokens + reserve)
-
     def _paged(self, tokens: int) -> int:
         return -(-tokens // self.geometry.tree_page) * self.geometry.tree_page
