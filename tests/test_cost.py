@@ -5,11 +5,14 @@ from dataclasses import replace
 
 import pytest
 from depthchart.cost import LinearCost, hit_value_s, prefill_s
+from depthchart.geometry import Geometry
 from depthchart.hardware import HARDWARE, Hardware
 from depthchart.kernel_tables import KernelTable, Shape
 from depthchart.models import MODELS, Model
 from depthchart.roofline import Efficiency, Roofline, StepTime
 from depthchart.scheduler.work import Work
+from depthchart.simulate import simulate
+from depthchart.traces.trace import Trace, TraceRequest
 
 # One attention layer and two recurrent ones in chunks of 4, all numbers small enough for hand-made sums.
 TINY = Model(
@@ -426,3 +429,20 @@ def test_impossible_prefills_are_refused():
         prefill_s(FLAT, -1)
     with pytest.raises(ValueError, match="step_tokens=0"):
         prefill_s(FLAT, 1, step_tokens=0)
+
+
+def test_a_simulated_hit_arrives_earlier_by_its_value():
+    """A second prompt goes on from the first: it finds the checkpoint at 4096, and its first token comes earlier than
+    it would without by what that hit is worth."""
+    cost = Roofline.of("qwen3.5-27b", "h200", tp=2)
+    first = TraceRequest("a", 0.0, ((1, 0, 4096),), ((3, 0, 4),))
+    second = TraceRequest("b", 60.0, ((1, 0, 4096), (2, 0, 2000)), ((4, 0, 4),))
+    trace = Trace("goes on", (first, second))
+    run = simulate(trace, Geometry(page_size=64), "page_exact", kv_tokens=65536, state_slots=16, cost=cost)
+    assert run.assumptions == cost.assumptions
+    table = run.requests.set_index("request")
+    wait = table["first_token_s"] - table["arrival_s"]
+    snapshot = 2 * cost.model.rank_state_bytes(2) / (4.8e12 * 0.8)  # each prefill writes one
+    assert wait["a"] == pytest.approx(prefill_s(cost, 4096) + snapshot)
+    assert wait["b"] == pytest.approx(prefill_s(cost, 6096) - hit_value_s(cost, 6096, 4096) + snapshot)
+    assert wait["b"] < wait["a"]
