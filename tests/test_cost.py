@@ -4,6 +4,7 @@ import pickle
 from dataclasses import replace
 
 import pytest
+
 from depthchart.cost import LinearCost, hit_value_s, prefill_s
 from depthchart.geometry import Geometry
 from depthchart.hardware import HARDWARE, Hardware

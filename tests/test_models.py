@@ -7,6 +7,7 @@ import sys
 from dataclasses import replace
 
 import pytest
+
 from depthchart.cli import main
 from depthchart.models import MODELS, Model
 

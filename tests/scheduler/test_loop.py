@@ -9,7 +9,16 @@ from depthchart.cache.memory import Memory
 from depthchart.depth import RULES, Decision
 from depthchart.depth import rule as register
 from depthchart.errors import MisplacedStateError, RuleError
-from depthchart.events import AdmissionRefused, EventLog, Extended, Finished, FirstToken, Matched, Rejected, Retracted
+from depthchart.events import (
+    AdmissionRefused,
+    EventLog,
+    Extended,
+    Finished,
+    FirstToken,
+    Matched,
+    Rejected,
+    Retracted,
+)
 from depthchart.geometry import Geometry
 from depthchart.scheduler.executor import Batch, StepResult
 from depthchart.scheduler.loop import Scheduler

@@ -8,7 +8,6 @@ from typing import Any
 from depthchart.cases.replay import Replay
 from depthchart.cases.script import Script
 from depthchart.depth import RULES
-from depthchart.errors import DepthchartError
 from depthchart.events import (
     Donated,
     Extended,

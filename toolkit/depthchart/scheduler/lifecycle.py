@@ -12,7 +12,18 @@ from typing import NamedTuple
 from depthchart.cache.memory import Holding, Memory
 from depthchart.depth import RULES, Decision, Rule
 from depthchart.errors import PoolExhausted
-from depthchart.events import Aborted, Admitted, Emit, Extended, Finished, Freed, Matched, Retracted, Tracked, ignore
+from depthchart.events import (
+    Aborted,
+    Admitted,
+    Emit,
+    Extended,
+    Finished,
+    Freed,
+    Matched,
+    Retracted,
+    Tracked,
+    ignore,
+)
 from depthchart.scheduler.publish import Publisher
 from depthchart.scheduler.sequence import Sequence, Snapshot
 from depthchart.tokens import TAINTED, Tag, Text
