@@ -311,7 +311,7 @@ def test_the_seed_bug_ends_a_strict_run_and_leaves_the_books_in_order():
     loop, _ = scheduler(kv=8192, slots=16, geometry=geometry, rule="prefix_relative")
     loop.submit(ask(1, 576, output=1))
     loop.submit(ask(2, 604, output=2))  # 640 - 576 = 64 tokens are left for it: the cut of the seed bug
-    with pytest.raises(MisplacedStateError, match="depth 576 .* ends at 512"):
+    with pytest.raises(MisplacedStateError, match=r"depth 576 .* ends at 512"):
         drain(loop)
     loop.lifecycle.check_invariants()
     extends = [(e.prefix, e.end, e.wanted) for e in loop.log.of(Extended) if e.request == "r2"]

@@ -64,7 +64,9 @@ class Page:
     def listing(self, lines: Sequence[str], summary: str = "") -> Page:
         """Add preformatted text, folded under ``summary`` where one is given."""
         text = f"<pre>{escape(chr(10).join(lines))}</pre>"
-        self._parts.append(f"<details><summary>{escape(summary)}</summary>{text}</details>" if summary else text)
+        self._parts.append(
+            f"<details><summary>{escape(summary)}</summary>{text}</details>" if summary else text
+        )
         return self
 
     def provenance(self, facts: Mapping[str, object]) -> Page:

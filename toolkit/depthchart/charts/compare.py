@@ -27,9 +27,13 @@ def compare_chart(
     Args:
         runs: frames of REQUESTS by the label of their line, at most four.
         stopped_s: when a run ended early, by label; marked with a cross.
+        title: above the figure.
+        theme: "light" or "dark".
     """
     if not 1 <= len(runs) <= len(_LINES):
-        raise ValueError(f"runs: {len(runs)} of them; must be 1 to {len(_LINES)}, or the lines cannot be told apart")
+        raise ValueError(
+            f"runs: {len(runs)} of them; must be 1 to {len(_LINES)}, or the lines cannot be told apart"
+        )
     stopped = stopped_s or {}
     with style(theme) as c:
         fig = figure(10, 4, theme=theme)
@@ -37,14 +41,25 @@ def compare_chart(
         colours = (c.state, c.misplaced, c.locked, c.refused)
         for (label, frame), colour, line in zip(runs.items(), colours, _LINES, strict=False):
             require_columns(frame, ("admitted_s", "reused_tokens", "lost_tokens"), f"runs[{label!r}]")
-            known = frame.dropna(subset=["admitted_s", "reused_tokens"]).sort_values("admitted_s", kind="stable")
+            known = frame.dropna(subset=["admitted_s", "reused_tokens"]).sort_values(
+                "admitted_s", kind="stable"
+            )
             time = known["admitted_s"].to_numpy(dtype=float)
             for ax, column in zip(axes, ("reused_tokens", "lost_tokens"), strict=True):
                 total = known[column].to_numpy(dtype=float).cumsum() / 1e6
                 ax.step(time, total, where="post", color=colour, ls=line, label=label)
                 if label in stopped and len(total):
-                    ax.plot([stopped[label]], [total[-1]], "X", color=colour, ms=9, mec=c.paper, clip_on=False)
-                    ax.annotate("stopped", (stopped[label], total[-1]), (8, -12), textcoords="offset points", color=colour, size=8)
+                    ax.plot(
+                        [stopped[label]], [total[-1]], "X", color=colour, ms=9, mec=c.paper, clip_on=False
+                    )
+                    ax.annotate(
+                        "stopped",
+                        (stopped[label], total[-1]),
+                        (8, -12),
+                        textcoords="offset points",
+                        color=colour,
+                        size=8,
+                    )
         axes[0].set(ylabel="reused (million tokens, cumulative)")
         axes[1].set(ylabel="found and thrown away\n(million tokens, cumulative)")
         for ax in axes:

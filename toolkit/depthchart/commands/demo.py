@@ -33,13 +33,15 @@ HELP = "replay the seed bug, simulate a trace under three settings, write an HTM
 SEED_SCRIPT = "sglang-39115-absolute"
 WIDE = Geometry(64, dcp_size=8, chunk_width=64)  # as Kimi K3 is served: page 64, DCP 8
 NARROW = Geometry(64, chunk_width=64)
-POOLS = {"kv_tokens": 65_536, "state_slots": 48}  # tight: five requests' worth of context, so that much is evicted
+KV_TOKENS, STATE_SLOTS = 65_536, 48  # tight: five requests' worth of context, so that much is evicted
 
 
 def add_parser(subparsers: Any) -> None:
     """Add the verb to the command line's subparsers."""
     parser = subparsers.add_parser(NAME, help=HELP, description=HELP)
-    parser.add_argument("--out", default="out/demo.html", metavar="FILE", help="where to write it (default: out/demo.html)")
+    parser.add_argument(
+        "--out", default="out/demo.html", metavar="FILE", help="where to write it (default: out/demo.html)"
+    )
     parser.add_argument("--limit", type=int, metavar="N", help="simulate only the trace's first N requests")
 
 
@@ -77,7 +79,15 @@ class _Runs:
 def _simulate(trace: Trace) -> _Runs:
     def go(label: str, geometry: Geometry, rule: str, strict: bool = True) -> Run:
         print(f"simulating {len(trace)} requests: {label}", flush=True)
-        return simulate(trace, geometry, rule, strict=strict, progress=sys.stderr.isatty(), **POOLS)
+        return simulate(
+            trace,
+            geometry,
+            rule,
+            strict=strict,
+            kv_tokens=KV_TOKENS,
+            state_slots=STATE_SLOTS,
+            progress=sys.stderr.isatty(),
+        )
 
     return _Runs(
         go("rule absolute, page 64 x DCP 8", WIDE, "absolute"),
@@ -135,13 +145,18 @@ def _seed_bug(page: Page) -> None:
     )
     script = find_script(SEED_SCRIPT)
     wrong = script.under(rule="prefix_relative", strict=False)
-    for version, words in (
-        (wrong, "Under prefix_relative with the check off, the node at 512 holds a state that has consumed 576 tokens: the next "
-         "request that matches it runs 64 tokens through the recurrence twice."),
-        (script, "Under absolute, the state that has consumed 512 tokens lies on the node at 512."),
-    ):  # fmt: skip
-        page.figure(_script_chart(version), words)
-    page.listing(tell(script.under(rule="prefix_relative"))[0], "The steps under prefix_relative, with the check on")
+    page.figure(
+        _script_chart(wrong),
+        "Under prefix_relative with the check off, the node at 512 holds a state that has consumed 576 tokens: "
+        "the next request that matches it runs 64 tokens through the recurrence twice.",
+    )
+    page.figure(
+        _script_chart(script),
+        "Under absolute, the state that has consumed 512 tokens lies on the node at 512.",
+    )
+    page.listing(
+        tell(script.under(rule="prefix_relative"))[0], "The steps under prefix_relative, with the check on"
+    )
     page.listing(tell(wrong)[0], "The steps under prefix_relative, with the check off")
     page.listing(tell(script)[0], "The steps under absolute")
 
@@ -155,19 +170,30 @@ def _script_chart(script: Script) -> Any:
 
 
 def _geometry(page: Page) -> None:
-    page.section("The geometry", "The grids that decide where a checkpoint can be taken and which node can hold it.")
+    page.section(
+        "The geometry", "The grids that decide where a checkpoint can be taken and which node can hold it."
+    )
     page.html(geometry_html(WIDE))
     page.table(
         [("rule", "checkpoint at", "donates", "why"), *_decisions(64, 604)], (1,),
         "What every rule answers for the extend [64, 604) on this geometry.",
     )  # fmt: skip
-    page.table([("weight", "advice"), *((a.severity, a.text) for a in WIDE.advice("absolute"))], (), "What this geometry costs.")
+    page.table(
+        [("weight", "advice"), *((a.severity, a.text) for a in WIDE.advice("absolute"))],
+        (),
+        "What this geometry costs.",
+    )
 
 
 def _decisions(prefix: int, end: int) -> list[tuple[str, str, str, str]]:
     answers = [(name, rule(WIDE, prefix, end)) for name, rule in RULES.items()]
     return [
-        (name, "–" if answer.depth is None else str(answer.depth), "yes" if answer.donate else "no", answer.reason)
+        (
+            name,
+            "–" if answer.depth is None else str(answer.depth),
+            "yes" if answer.donate else "no",
+            answer.reason,
+        )
         for name, answer in answers
     ]
 
@@ -175,19 +201,33 @@ def _decisions(prefix: int, end: int) -> list[tuple[str, str, str, str]]:
 def _comparison(page: Page, trace: Trace, runs: _Runs) -> None:
     page.section(
         f"A trace of {len(trace)} agentic requests",
-        f"{trace.source}. {trace.prompt_tokens:,} prompt tokens; pools of {POOLS['kv_tokens']:,} KV tokens and "
-        f"{POOLS['state_slots']} state slots, which is tight. H is what the KV of a prompt's prefix alone would have given, C what "
+        f"{trace.source}. {trace.prompt_tokens:,} prompt tokens; pools of {KV_TOKENS:,} KV tokens and "
+        f"{STATE_SLOTS} state slots, which is tight. H is what the KV of a prompt's prefix alone would have given, C what "
         "could be reused because a state was there; lost = H − C.",
     )
-    head = ("setting", "requests finished", "prompt tokens", "reused (C)", "lost (H − C)", "reuse", "retractions", "mean TTFT (s)", "ended")
+    head = (
+        "setting",
+        "requests finished",
+        "prompt tokens",
+        "reused (C)",
+        "lost (H − C)",
+        "reuse",
+        "retractions",
+        "mean TTFT (s)",
+        "ended",
+    )
     rows = [_summary_row(label, run) for label, run in runs.labelled().items()]
-    page.table([head, *rows], range(1, 8), "Times are simulated seconds. A run that stopped counts only what it had admitted until then.")
+    page.table(
+        [head, *rows],
+        range(1, 8),
+        "Times are simulated seconds. A run that stopped counts only what it had admitted until then.",
+    )
     lines = {label: run for label, run in runs.labelled().items() if run is not runs.silent}
     stopped = {label: run.fault.time_s for label, run in lines.items() if run.fault}
     page.figure(
         compare_chart({label: run.requests for label, run in lines.items()}, stopped),
-        "Tokens reused, and tokens found in the KV but thrown away because no state was there, as the trace goes on. The narrow "
-        "tree page matches more KV, so it can also lose more.",
+        "Tokens reused, and tokens found in the KV but thrown away because no state was there, as the trace goes on. "
+        "The narrow tree page matches more KV, so it can also lose more.",
     )
 
 
@@ -211,10 +251,15 @@ def _summary_row(label: str, run: Run) -> tuple[object, ...]:
 
 
 def _sound_run(page: Page, run: Run) -> None:
-    page.section("Under the absolute rule", "Every state lies on a node of its own depth, to the end of the trace.")
+    page.section(
+        "Under the absolute rule", "Every state lies on a node of its own depth, to the end of the trace."
+    )
     page.figure(schedule_chart(run.steps), "What each step did, and how full the pools were.")
     page.figure(reuse_chart(run.requests), "What became of the prompts' tokens.")
-    page.figure(_tree_chart(run, None, "The tree at the end, rule absolute"), "The radix tree when the last request has finished.")
+    page.figure(
+        _tree_chart(run, None, "The tree at the end, rule absolute"),
+        "The radix tree when the last request has finished.",
+    )
     counts = run.checkpoints.groupby(["kind", "outcome"]).size().reset_index(name="checkpoints")
     page.table(frame_rows(counts), (2,), "What became of the checkpoints.")
 
@@ -225,7 +270,9 @@ def _faulty_run(page: Page, runs: _Runs) -> None:
     if fault is None:
         page.prose("No invariant broke in this part of the trace.")
         return
-    page.prose(f"Strict mode stops in step {fault.step}, after {fault.time_s:.1f} simulated seconds: {fault.message}.")
+    page.prose(
+        f"Strict mode stops in step {fault.step}, after {fault.time_s:.1f} simulated seconds: {fault.message}."
+    )
     first = next(entry for entry in runs.silent.log if isinstance(entry.event, Violation))
     page.figure(
         _tree_chart(runs.silent, first.time_s, f"The tree at {first.time_s:.1f} s, checks off"),
@@ -234,7 +281,8 @@ def _faulty_run(page: Page, runs: _Runs) -> None:
     wrong = frames.wrong_reuse(runs.silent.log)
     page.prose(
         f"With the checks off the run goes on and looks healthy: {runs.silent.summary()['finished']} requests finish. "
-        f"{len(wrong)} of them took over a state of other tokens than their prefix, so their text is wrong, without any error."
+        f"{len(wrong)} of them took over a state of other tokens than their prefix, so their text is wrong, without "
+        "any error."
     )
     if len(wrong):
         page.table(frame_rows(wrong), range(1, 5), "Requests that silently went on from a wrong state.")
