@@ -141,9 +141,9 @@ def _step(number: int, step: object) -> Mapping[str, Any]:
             raise ScriptError(
                 f"{where} ({op}): {name}={value!r}: must be {kind.__name__}, not {type(value).__name__}"
             )
-        if kind is int and value < (1 if op in ("extend", "decode") else 0):
+        if kind is int and isinstance(value, int) and value < (1 if op in ("extend", "decode") else 0):
             raise ScriptError(f"{where} ({op}): {name}={value}: must be a positive number of tokens")
-        if kind is list:
+        if isinstance(value, list):
             _check_runs(f"{where} ({op})", value)
     return step
 
