@@ -241,6 +241,7 @@ def test_nodes_at_a_time(agentic):
 def test_a_summary_is_json(agentic):
     assert json.loads(json.dumps(agentic.summary()))["requests"] == 200
     assert "agentic" in repr(agentic)
+    assert "<table" in agentic._repr_html_()
     assert {"depthchart", "commit", "python", "numpy", "device", "made"} <= set(agentic.provenance)
     assert "assumed" in agentic.assumptions
 
