@@ -34,11 +34,13 @@ class NodeRemoved(NamedTuple):
 
 
 class StateFiled(NamedTuple):
-    """A state that has consumed ``state_depth`` tokens now hangs on the node (``end`` = its depth)."""
+    """A state that has consumed ``state_depth`` tokens now hangs on the node that ends at ``end``; ``fits``
+    where they are exactly the tokens of the node's path."""
 
     node_id: int
     end: int
     state_depth: int
+    fits: bool
 
 
 class StateDropped(NamedTuple):

@@ -103,7 +103,12 @@ class Text:
 
     def append(self, runs: Iterable[Run]) -> None:
         """Add tokens at the end (a decode step's output)."""
-        self._runs = canonical((*self._runs, *runs))
+        added = canonical(runs)
+        if added and self._runs:  # only where the two meet can runs merge
+            added = (*canonical((self._runs[-1], added[0])), *added[1:])
+            self._runs = (*self._runs[:-1], *added)
+        else:
+            self._runs = self._runs or added
         self._length = runs_length(self._runs)
 
     def ids(self, tokens: int) -> list[int]:
@@ -118,10 +123,21 @@ class Text:
     def tag(self, depth: int) -> Tag:
         """The tag of a state that has consumed exactly the first ``depth`` tokens."""
         page = self.index.page
-        ids = self.ids(depth)
-        prefix = ids[-1] if ids else self.index.root(self.namespace)
         floor = depth // page * page
-        return Tag(depth, prefix, slice_runs(self._runs, floor, depth) if depth > floor else ())
+        if len(self._ids) * page < floor:
+            self.ids(depth)
+        prefix = self._ids[floor // page - 1] if floor else self.index.root(self.namespace)
+        return Tag(depth, prefix, self.slice(floor, depth))
+
+    def slice(self, start: int, stop: int) -> Runs:
+        """The tokens ``[start, stop)``, found from the end of the text (where a running request works)."""
+        if stop > self._length:
+            raise ValueError(f"stop={stop}: the text has {self._length} tokens")
+        at, first = self._length, len(self._runs)
+        while at > start:
+            first -= 1
+            at -= self._runs[first][2]
+        return slice_runs(self._runs[first:], start - at, stop - at) if stop > start else ()
 
     def _grow(self) -> None:
         page, done = self.index.page, len(self._ids)

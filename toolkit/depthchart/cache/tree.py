@@ -13,6 +13,7 @@ from depthchart.cache.eviction import LeafQueue
 from depthchart.cache.node import Node
 from depthchart.cache.state_pool import StatePool
 from depthchart.events import Emit, Locked, NodeAdded, NodeRemoved, NodeSplit, StateDropped, StateFiled, Unlocked, ignore
+from depthchart.tokens import Tag
 
 __all__ = ["Evicted", "Inserted", "Match", "RadixTree"]
 
@@ -156,7 +157,8 @@ class RadixTree:
         self.state_order[node] = None
         self.protected_states += node.state_locks > 0
         tag = self.states.tags[slot]
-        self.emit(StateFiled(node.node_id, node.end, -1 if tag is None else tag.depth))
+        fits = tag == Tag(node.end, node.ids[-1])
+        self.emit(StateFiled(node.node_id, node.end, -1 if tag is None else tag.depth, fits))
         self._cap_path(node)
         return True
 

@@ -78,19 +78,20 @@ class Lifecycle:
     # --- arriving -----------------------------------------------------------------------------------------
 
     def begin(self, request: str, text: Text, prompt_tokens: int | None = None, priority: int = 0) -> Sequence | None:
-        """Match at most length - 1 tokens, lock the node, copy its state to the request's own slot.
+        """Match at most one token less than the text, lock the node, copy its state to the request's own slot.
 
-        Returns None, with nothing held, where no state slot can be had for the copy.
+        ``prompt_tokens``: how much of the text is the prompt (all of it, unless the request resumes after a
+        retraction). Returns None, with nothing held, where no state slot can be had for the copy.
         """
         if request in self.active:
             raise ValueError(f"request={request!r}: is running already; finish or abort it first")
-        length = len(text) if prompt_tokens is None else prompt_tokens
-        if length < 1:
+        if len(text) < 1:
             raise ValueError(f"request={request!r}: the prompt must have at least one token")
         tree = self.memory.tree
-        match = tree.match(text.ids(length - 1))
+        match = tree.match(text.ids(len(text) - 1))
         tree.lock(match.node)
-        sequence = Sequence(request, text, length, priority, lock=match.node, branch=match.branch)
+        prompt = len(text) if prompt_tokens is None else prompt_tokens
+        sequence = Sequence(request, text, prompt, priority, lock=match.node, branch=match.branch)
         if match.tokens:
             sequence.working = self.memory.take_slot()
             if sequence.working is None:
@@ -105,6 +106,11 @@ class Lifecycle:
         self.emit(Matched(request, match.tokens, match.kv_tokens, match.branch, match.node.node_id))
         self.emit(Admitted(request, match.tokens))
         return sequence
+
+    def take_copies(self) -> tuple[StateCopy, ...]:
+        """The state copies that the executor must do before its next step, handed over once."""
+        copies, self.copies = tuple(self.copies), []
+        return copies
 
     # --- prefill ------------------------------------------------------------------------------------------
 
