@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from depthchart.depth import RULES, Decision, decide_many, rule
     from depthchart.geometry import Advice, Geometry
+    from depthchart.models import MODELS, Model
+    from depthchart.roofline import Roofline
 
 __version__ = "0.1.0"
 
@@ -21,9 +23,12 @@ _HOME = {
     "RULES": "depth",
     "rule": "depth",
     "decide_many": "depth",
+    "MODELS": "models",
+    "Model": "models",
+    "Roofline": "roofline",
 }
 
-__all__ = ["RULES", "Advice", "Decision", "Geometry", "decide_many", "rule"]
+__all__ = ["MODELS", "RULES", "Advice", "Decision", "Geometry", "Model", "Roofline", "decide_many", "rule"]
 
 
 def __getattr__(name: str) -> object:

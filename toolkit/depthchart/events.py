@@ -86,6 +86,13 @@ class AdmissionRefused(NamedTuple):
     reason: str
 
 
+class Rejected(NamedTuple):
+    """The request could never fit, whatever else runs."""
+
+    request: str
+    reason: str
+
+
 class Extended(NamedTuple):
     """One prefill step ran the tokens ``[prefix, end)``; ``wanted`` is the depth that the rule chose."""
 
@@ -161,7 +168,7 @@ class Violation(NamedTuple):
 
 Event: TypeAlias = (
     NodeAdded | NodeSplit | NodeRemoved | StateFiled | StateDropped | Locked | Unlocked
-    | Arrived | Matched | Admitted | AdmissionRefused | Extended | Tracked | Donated | NotDonated
+    | Arrived | Matched | Admitted | AdmissionRefused | Rejected | Extended | Tracked | Donated | NotDonated
     | FirstToken | Finished | Freed | Aborted | Retracted | Violation
 )  # fmt: skip
 Emit: TypeAlias = Callable[[Any], None]

@@ -11,7 +11,7 @@ prefix just as far as their ids agree, and the radix tree compares ints.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Hashable, Iterable
 from typing import NamedTuple, TypeAlias
 
 import numpy as np

@@ -12,7 +12,17 @@ from depthchart.cache.allocator import PageAllocator
 from depthchart.cache.eviction import LeafQueue
 from depthchart.cache.node import Node
 from depthchart.cache.state_pool import StatePool
-from depthchart.events import Emit, Locked, NodeAdded, NodeRemoved, NodeSplit, StateDropped, StateFiled, Unlocked, ignore
+from depthchart.events import (
+    Emit,
+    Locked,
+    NodeAdded,
+    NodeRemoved,
+    NodeSplit,
+    StateDropped,
+    StateFiled,
+    Unlocked,
+    ignore,
+)
 from depthchart.tokens import Tag
 
 __all__ = ["Evicted", "Inserted", "Match", "RadixTree"]

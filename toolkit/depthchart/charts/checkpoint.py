@@ -166,7 +166,7 @@ def _legend(marks: Marks, c: Palette) -> list[Any]:
         ("tombstone" in status, Patch(fc=c.paper, ec=c.tombstone, hatch="////", label="tombstone: state evicted")),
         (bool(marks.misplaced), Line2D([], [], color=c.misplaced, label="misplaced: arrow from its true depth", **dots | {"marker": "D"})),
         (bool(marks.refused), Line2D([], [], color=c.refused, label="refused (reason below)", **dots | {"marker": "x"})),
-        (bool(marks.superseded), Line2D([], [], mec=c.muted, mfc="none", label="superseded", **dots | {"marker": "v"})),
+        (bool(marks.superseded), Line2D([], [], mec=c.muted, mfc="none", label="tracked, not filed", **dots | {"marker": "v"})),
         (bool(n["kv_locks"].gt(0).any()), Patch(fc="none", ec=c.locked, lw=1.8, label="KV locked")),
         (bool(n["state_locks"].gt(0).any()), Line2D([], [], mec=c.locked, mfc="none", label="state locked", **dots | {"ms": 8})),
         (bool(marks.rows), Line2D([], [], color=c.muted, ls=":", label="row beyond the tree")),

@@ -135,7 +135,7 @@ class _Placer:
 
     def _add(self, row: Mapping[str, Any], depth: int, spot: tuple[int, int]) -> None:
         lane = spot[0]
-        if row["outcome"] == "superseded":
+        if row["outcome"] in ("superseded", "pending"):
             self._marks.superseded.append((lane, depth))
         elif row["outcome"] == "misplaced":
             true, end = _first(row, "state_depth_tokens", "depth_tokens"), _first(row, "node_end_tokens", "end_tokens")

@@ -114,14 +114,17 @@ def to_png(fig: Figure, dpi: float = 100) -> bytes:
     return out.getvalue()
 
 
-def to_svg(fig: Figure, salt: str = "depthchart") -> str:
-    """The figure as SVG text with real text, repeatable ids and no date.
+def to_svg(fig: Figure, salt: str = "depthchart", *, text: str = "real") -> str:
+    """The figure as SVG text, with repeatable ids and no date.
 
-    Give figures that share one HTML page different ``salt`` values, so that their ids differ.
+    ``text="real"`` can be searched and needs the style's font where it is shown; ``"paths"`` looks the same
+    everywhere. Give figures that share one HTML page different ``salt`` values, so that their ids differ.
     """
+    if text not in ("real", "paths"):
+        raise ValueError(f"text={text!r}: must be 'real' or 'paths'")
     out = io.StringIO()
-    with _LOCK, mpl.rc_context({"svg.fonttype": "none", "svg.hashsalt": salt}):
-        fig.savefig(out, format="svg", metadata={"Date": None, "Creator": None})
+    with _LOCK, mpl.rc_context({"svg.fonttype": "none" if text == "real" else "path", "svg.hashsalt": salt}):
+        fig.savefig(out, format="svg", dpi=144, metadata={"Date": None, "Creator": None})
     return out.getvalue()
 
 

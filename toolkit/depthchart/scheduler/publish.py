@@ -46,10 +46,17 @@ class Publisher:
         for snapshot in sorted(inner, key=lambda s: s.depth):
             self._publish_running(sequence, snapshot)
         for other in [s for s in sequence.tracked if s is not last]:
-            self._drop(sequence, other, "superseded", f"the request ended with a newer state at {last.wanted if last else 0}")
+            self._drop(
+                sequence,
+                other,
+                "superseded",
+                f"the request ended with a newer state at {last.wanted if last else 0}",
+            )
         segments = self._segments(sequence, last)
         self._check(sequence, segments, last)
-        existing = self._insert(sequence, last.wanted // self.page) if last is not None else sequence.protected
+        existing = (
+            self._insert(sequence, last.wanted // self.page) if last is not None else sequence.protected
+        )
         if last is not None:
             self._donate_at_end(sequence, last)
         own = self._segments(sequence, last, existing)
@@ -69,7 +76,9 @@ class Publisher:
     def _publish_running(self, sequence: Sequence, snapshot: Snapshot) -> None:
         pages = snapshot.wanted // self.page
         if not pages:
-            return self._drop(sequence, snapshot, "refused", f"depth {snapshot.wanted} is below the first tree page")
+            return self._drop(
+                sequence, snapshot, "refused", f"depth {snapshot.wanted} is below the first tree page"
+            )
         ids = sequence.text.ids(snapshot.wanted)
         node = self.memory.tree.lookup(ids).node
         taken = node.end == pages * self.page and node.state is not None
@@ -77,13 +86,17 @@ class Publisher:
         if not taken and snapshot.track is not None:
             fresh = self.memory.take_slot()
             if fresh is None:  # keep it: it may still be donated when the request ends
-                return self._tell(sequence, snapshot, "refused", "no state slot is free or evictable to replace it")
+                return self._tell(
+                    sequence, snapshot, "refused", "no state slot is free or evictable to replace it"
+                )
         if not taken:
             self._check_fit(sequence, snapshot, pages * self.page, fresh)
         existing = self._insert(sequence, pages)
         self._move(sequence, ids, existing)
         if taken:
-            return self._drop(sequence, snapshot, "refused", f"the node at {pages * self.page} has a state already")
+            return self._drop(
+                sequence, snapshot, "refused", f"the node at {pages * self.page} has a state already"
+            )
         self._file(sequence, snapshot, sequence.lock)
         if snapshot.track is not None:
             assert fresh is not None
@@ -128,7 +141,11 @@ class Publisher:
         """Insert the first ``pages`` pages of the row; returns how many tokens the tree had already."""
         ids = sequence.text.ids(pages * self.page)
         inserted = self.memory.tree.insert(
-            ids, sequence.row[:pages], request=sequence.request, namespace=sequence.namespace, priority=sequence.priority
+            ids,
+            sequence.row[:pages],
+            request=sequence.request,
+            namespace=sequence.namespace,
+            priority=sequence.priority,
         )
         return max(inserted.existing, sequence.protected)
 
@@ -160,9 +177,17 @@ class Publisher:
 
     def _segments(self, sequence: Sequence, last: Snapshot | None, existing: int = 0) -> tuple[Segment, ...]:
         """The token ranges that a finished request frees; touching ranges that part on a page are one."""
-        floor = sequence.protected if last is None else max(sequence.protected, last.wanted // self.page * self.page)
+        floor = (
+            sequence.protected
+            if last is None
+            else max(sequence.protected, last.wanted // self.page * self.page)
+        )
         cut = sequence.protected if last is None else max(last.wanted, sequence.protected)
-        parts = [(sequence.protected, min(existing, floor)), (floor, cut), (max(cut, floor), sequence.computed)]
+        parts = [
+            (sequence.protected, min(existing, floor)),
+            (floor, cut),
+            (max(cut, floor), sequence.computed),
+        ]
         segments: list[Segment] = []
         for start, end in parts:
             if start >= end:
