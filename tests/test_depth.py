@@ -2,10 +2,11 @@
 
 import numpy as np
 import pytest
-from depthchart import RULES, Decision, Geometry, decide_many, rule
-from depthchart.errors import RuleError
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
+
+from depthchart import RULES, Decision, Geometry, decide_many, rule
+from depthchart.errors import RuleError
 
 BUILT_IN = ("chunk_grid", "prefix_relative", "absolute", "dcp_gated", "page_exact", "vllm_align", "marconi")
 SEED = Geometry(64, 8)  # tree page 512, chunk 64

@@ -1,6 +1,9 @@
 """Token identities: prefix ids and tags are equal exactly where plain token lists are."""
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
 from depthchart.tokens import (
     INDEX_LIMIT,
     SEGMENT_LIMIT,
@@ -16,8 +19,6 @@ from depthchart.tokens import (
     runs_to_tokens,
     slice_runs,
 )
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 # Few segments, starts and lengths, so that equal beginnings, seams inside pages and repeats are common.
 RUNS = st.lists(st.tuples(st.integers(0, 2), st.sampled_from([0, 0, 0, 1, 4]), st.integers(0, 6)), max_size=5)

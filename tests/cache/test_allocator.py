@@ -1,11 +1,12 @@
 """The paged allocator: tables by arithmetic, refusals that change nothing, and a model of plain sets."""
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
 from depthchart.cache import PageAllocator
 from depthchart.cache.allocator import check_segments
 from depthchart.errors import DoubleFreeError, InvariantError, PageSharedError, PoolExhausted, SegmentError
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 SIZES = [
     # id, kv_tokens, page -> pages, total tokens

@@ -1,14 +1,15 @@
 """Eviction: which leaf goes first under each policy, tombstones, and which state goes first (sglang#31648)."""
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
 from depthchart.cache import PageAllocator, StatePool
 from depthchart.cache.eviction import POLICIES, LeafQueue
 from depthchart.cache.node import Node
 from depthchart.cache.tree import RadixTree
 from depthchart.events import EventLog, NodeRemoved, StateDropped
 from depthchart.tokens import PrefixIndex, Text, raw
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 PAGE = 2
 

@@ -1,6 +1,7 @@
 """The whole memory: room by eviction, refusals that change nothing, and every kind of broken book found."""
 
 import pytest
+
 from depthchart import Geometry
 from depthchart.cache import Memory
 from depthchart.cache.memory import Holding

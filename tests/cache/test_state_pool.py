@@ -1,11 +1,12 @@
 """The state pool: slots and their shadow tags."""
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
 from depthchart.cache import StatePool
 from depthchart.errors import DoubleFreeError, InvariantError
 from depthchart.tokens import Tag
-from hypothesis import given
-from hypothesis import strategies as st
 
 
 def test_every_slot_once_then_none():

@@ -4,9 +4,6 @@ import sys
 from pathlib import Path
 
 import pytest
-from depthchart.cache import PageAllocator, RadixTree, StatePool
-from depthchart.events import EventLog, NodeAdded, NodeSplit, StateFiled
-from depthchart.tokens import PrefixIndex, Tag, Text, raw, runs_to_tokens
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
@@ -17,6 +14,10 @@ from hypothesis.stateful import (
     rule,
     run_state_machine_as_test,
 )
+
+from depthchart.cache import PageAllocator, RadixTree, StatePool
+from depthchart.events import EventLog, NodeAdded, NodeSplit, StateFiled
+from depthchart.tokens import PrefixIndex, Tag, Text, raw, runs_to_tokens
 
 sys.path.insert(0, str(Path(__file__).parent))
 from prefix_twin import PrefixTwin
