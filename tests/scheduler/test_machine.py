@@ -61,10 +61,16 @@ UNSOUND = [
     (g, name) for g in GEOMETRIES for name in ("prefix_relative", "chunk_grid") if g.tree_page > g.page_size
 ]
 
-# Beginnings of one document, then a tail of another: requests part at any token, also inside a page.
+# Beginnings of one document, then a tail of another: requests part at any token, also inside a page. Lengths are in
+# half tree pages, and a few tokens.
 TEXTS = st.tuples(
-    st.integers(0, 26), st.integers(2, 4), st.integers(0, 12), st.sampled_from(["", "", "", "lora"])
+    st.integers(0, 12),
+    st.integers(0, 3),
+    st.integers(2, 4),
+    st.integers(0, 9),
+    st.sampled_from(["", "", "", "lora"]),
 )
+STEPS = st.lists(st.integers(1, 24), min_size=1, max_size=5)
 PICK = st.integers(0, 7)
 
 
@@ -75,8 +81,8 @@ class Lives(RuleBasedStateMachine):
 
     @initialize(
         choice=st.integers(0, 10**6),
-        pages=st.integers(3, 20),
-        slots=st.integers(3, 12),
+        pages=st.integers(3, 40),
+        slots=st.integers(3, 22),
         options=st.fixed_dictionaries(
             {
                 "eviction": st.sampled_from(sorted(POLICIES)),
@@ -98,9 +104,27 @@ class Lives(RuleBasedStateMachine):
 
     @rule(text=TEXTS)
     def begin(self, text):
-        shared, segment, tail, namespace = text
-        if shared + tail:
-            self.start(Text(self.memory.index, [(1, 0, shared), (segment, 0, tail)], namespace))
+        self.start(self.text(text))
+
+    @rule(
+        text=TEXTS, steps=STEPS, output=st.integers(0, 14), way=st.sampled_from(["finish", "retract", None])
+    )
+    def live(self, text, steps, output, way):
+        """A life from begin to end (or, without a way out, to where it stands then)."""
+        if (s := self.start(self.text(text))) is None:
+            return
+        for tokens in steps:
+            self.run_prefill(s, tokens, True)
+        self.run_prefill(s, s.prompt_tokens, True)
+        if s.request in self.life.active and not self.in_prefill(s):
+            self.run_decode(s, output)
+        if way and s.request in self.life.active:
+            self.leave(s, getattr(self.life, way))
+
+    def text(self, text):
+        halves, more, segment, tail, namespace = text
+        shared = halves * self.g.tree_page // 2 + more
+        return Text(self.memory.index, [(1, 0, shared), (segment, 0, max(tail, not shared))], namespace)
 
     @precondition(lambda self: self.gone)
     @rule(pick=PICK, tail=st.integers(0, 6))
@@ -118,8 +142,9 @@ class Lives(RuleBasedStateMachine):
             assert all(
                 after[key] == before[key] for key in ("free pages", "free slots", "counts", "requests")
             )
-            return
+            return None
         assert (sequence.computed, sequence.branch) == want
+        return sequence
 
     def best_match(self, text):
         """(tokens, branch) by DESIGN section 3.5, from plain tokens: every node against the text."""
@@ -165,7 +190,11 @@ class Lives(RuleBasedStateMachine):
 
     @rule(pick=PICK, tokens=st.integers(1, 30), checkpoint=st.sampled_from([True, True, False]))
     def extend(self, pick, tokens, checkpoint):
-        if (s := self.pick(pick, self.in_prefill)) is None:
+        if s := self.pick(pick, self.in_prefill):
+            self.run_prefill(s, tokens, checkpoint)
+
+    def run_prefill(self, s, tokens, checkpoint):
+        if s.request not in self.life.active or not self.in_prefill(s):
             return
         plan = self.or_refused(lambda: self.life.plan_extend(s, self.cut(s, tokens)))
         if plan is None:
@@ -189,8 +218,10 @@ class Lives(RuleBasedStateMachine):
 
     @rule(pick=PICK, tokens=st.integers(1, 12))
     def decode(self, pick, tokens):
-        if (s := self.pick(pick, lambda s: not self.in_prefill(s))) is None:
-            return
+        if s := self.pick(pick, lambda s: not self.in_prefill(s)):
+            self.run_decode(s, tokens)
+
+    def run_decode(self, s, tokens):
         for _ in range(tokens):
             if len(s.text) == s.computed:
                 s.text.append([(6, len(s.text), 1)])
@@ -205,20 +236,10 @@ class Lives(RuleBasedStateMachine):
 
     # --- leaving ---
 
-    @rule(pick=PICK)
-    def finish(self, pick):
+    @rule(pick=PICK, way=st.sampled_from(["finish", "retract", "abort"]))
+    def end(self, pick, way):
         if s := self.pick(pick, lambda s: True):
-            self.leave(s, self.life.finish)
-
-    @rule(pick=PICK)
-    def retract(self, pick):
-        if s := self.pick(pick, lambda s: True):
-            self.leave(s, self.life.retract)
-
-    @rule(pick=PICK)
-    def abort(self, pick):
-        if s := self.pick(pick, lambda s: True):
-            self.leave(s, self.life.abort)
+            self.leave(s, getattr(self.life, way))
 
     def leave(self, sequence, way_out):
         way_out(sequence)
@@ -326,7 +347,7 @@ MACHINES = [Lives, UnsoundStrict, UnsoundUnchecked]
 
 @pytest.mark.parametrize("machine", MACHINES)
 def test_random_lives(machine):
-    examples = 150 if machine is Lives else 60
+    examples = 200 if machine is Lives else 80
     run_state_machine_as_test(
         machine, settings=settings(max_examples=examples, stateful_step_count=50, deadline=None)
     )
