@@ -39,6 +39,8 @@ def checkpoint_chart(
         checkpoints: decisions and their outcomes (columns.CHECKPOINTS).
         geometry: adds ruler lines for chunk, page, tree page and, where it is wider, the checkpoint grid.
         max_nodes: above it, the misplaced, locked and most recently used nodes are shown, with their ancestors.
+        title: heading of the figure.
+        theme: colours, see ``charts.style``.
         window: lowest and highest depth shown, in tokens.
 
     Raises ValueError naming missing columns, nodes that cannot form a tree, or an empty window.
@@ -99,6 +101,8 @@ def _cuts(ax: Axes, sheet: Sheet, marks: Marks, c: Palette) -> None:
         for depth in depths:
             room.take((sheet.x(depth) - 1, y - 4, sheet.x(depth) + 1, y + 4))
         for depth in depths:
+            if not depth:
+                continue  # the axis has a nought of its own
             text, x = f"{depth:,}", sheet.x(depth)
             width = text_width(text, TEXT) + 2
             spot = room.first_free((left, y - 4, left + width, y + 4) for left in (x + 2, x - 2 - width))
@@ -116,8 +120,8 @@ def _row_name(ax: Axes, sheet: Sheet, name: str, y: float, c: Palette) -> None:
 def _heading(fig: Figure, sheet: Sheet, title: str, subtitle: str, c: Palette) -> None:
     left, width = 10 / sheet.width, sheet.width - 20
     fig.text(left, 1 - 10 / sheet.height, fit_text(title, 10, width), size=10, va="top")
-    lesser = {"size": LESSER, "color": c.muted, "va": "top"}
-    fig.text(left, 1 - 25 / sheet.height, fit_text(subtitle, LESSER, width), **lesser)
+    lesser = fit_text(subtitle, LESSER, width)
+    fig.text(left, 1 - 25 / sheet.height, lesser, size=LESSER, color=c.muted, va="top")
 
 
 def _subtitle(marks: Marks, geometry: Geometry | None) -> str:

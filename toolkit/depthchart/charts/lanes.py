@@ -21,7 +21,7 @@ Spots = dict[str, list[tuple[float, float]]]
 def draw_lanes(ax: Axes, marks: Marks, sheet: Sheet, c: Palette) -> None:
     """Draw every lane; text only where it is readable and touches nothing."""
     room = Room(sheet.plot_width, sheet.plot_height)
-    nodes = marks.nodes.to_dict("records")
+    nodes: list[dict[str, Any]] = [{str(k): v for k, v in row.items()} for row in marks.nodes.to_dict("records")]
     _bars(ax, nodes, sheet, c)
     _lines(ax, marks, nodes, sheet, c)
     _marks(ax, _spots(marks, nodes, sheet), sheet, room, c)
@@ -31,11 +31,14 @@ def draw_lanes(ax: Axes, marks: Marks, sheet: Sheet, c: Palette) -> None:
         _take_rows(marks, sheet, room)
         _label_marks(ax, marks, sheet, room, c)
         _label_nodes(ax, nodes, sheet, room, c)
+    if sheet.named:
         _label_lanes(ax, marks, nodes, sheet)
 
 
 def _bars(ax: Axes, nodes: list[dict[str, Any]], sheet: Sheet, c: Palette) -> None:
-    kv, tombs, locked = [], [], []
+    kv: list[Any] = []
+    tombs: list[Any] = []
+    locked: list[Any] = []
     for node in nodes:
         a, b, y, half = node["start_tokens"], node["end_tokens"], sheet.y(node["lane"]), sheet.half
         box = [(a, y - half), (b, y - half), (b, y + half), (a, y + half)]
@@ -44,7 +47,12 @@ def _bars(ax: Axes, nodes: list[dict[str, Any]], sheet: Sheet, c: Palette) -> No
             locked.append(box)
     thick = min(1.8, sheet.pitch / 4)
     ax.add_collection(PolyCollection(kv, facecolors=c.kv, edgecolors=c.kv_edge, linewidths=0.7, zorder=2))
-    tomb = {"facecolors": c.paper, "edgecolors": c.tombstone, "hatch": "////", "linewidths": 0.7}
+    tomb: dict[str, Any] = {
+        "facecolors": c.paper,
+        "edgecolors": c.tombstone,
+        "hatch": "////",
+        "linewidths": 0.7,
+    }
     ax.add_collection(PolyCollection(tombs, zorder=2, **tomb))
     ax.add_collection(
         PolyCollection(locked, facecolors="none", edgecolors=c.locked, linewidths=thick, zorder=3)
@@ -94,7 +102,8 @@ def _marks(ax: Axes, spots: Spots, sheet: Sheet, room: Room, c: Palette) -> None
         shown = _thinned(spots[kind], sheet) if kind in ("refused", "superseded") else spots[kind]
         if not shown:
             continue
-        ax.scatter(*zip(*shown, strict=True), s=size**2, zorder=5, **how)
+        depths, heights = zip(*shown, strict=True)
+        ax.scatter(depths, heights, s=size**2, zorder=5, **how)
         r = size / 2 + 1
         for depth, y in shown:
             room.take((sheet.x(depth) - r, y - r, sheet.x(depth) + r, y + r))

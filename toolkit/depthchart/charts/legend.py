@@ -65,4 +65,5 @@ def footnotes(marks: Marks, size: float, width: float) -> list[str]:
 
 
 def _dot(label: str, **how: Any) -> Line2D:
-    return Line2D([], [], label=label, **({"marker": "o", "ls": "", "ms": 6} | how))
+    defaults: dict[str, Any] = {"marker": "o", "ls": "", "ms": 6}
+    return Line2D([], [], label=label, **(defaults | how))

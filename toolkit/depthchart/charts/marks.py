@@ -45,20 +45,20 @@ class Refused(NamedTuple):
 
 
 class Reason(NamedTuple):
-    """Why ``count`` checkpoints were refused; reasons that differ in their numbers alone are one, told by its
+    """Why ``times`` checkpoints were refused; reasons that differ in their numbers alone are one, told by its
     newest ``example``."""
 
     example: str
-    count: int
+    times: int
     same: bool
 
     @property
     def text(self) -> str:
         """The example, and how many more there are."""
-        if self.count == 1:
+        if self.times == 1:
             return self.example
         return (
-            f"{self.example} (×{self.count})" if self.same else f"{self.example} (and {self.count - 1} alike)"
+            f"{self.example} (×{self.times})" if self.same else f"{self.example} (and {self.times - 1} alike)"
         )
 
 

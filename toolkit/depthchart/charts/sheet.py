@@ -75,8 +75,13 @@ class Sheet:
 
     @property
     def readable(self) -> bool:
-        """Whether a lane is high enough for text."""
+        """Whether a bar is high enough for text inside it."""
         return self.pitch >= 9.5
+
+    @property
+    def named(self) -> bool:
+        """Whether the lanes' names do not touch one another."""
+        return self.pitch >= 7.8
 
     def x(self, depth: float) -> float:
         """Points from the left end of the axis to a depth in tokens."""

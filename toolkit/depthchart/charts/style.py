@@ -129,10 +129,10 @@ def to_svg(fig: Figure, salt: str = "depthchart", *, text: str = "real") -> str:
 
 
 @cache
-def _settings(theme: str) -> dict[str, Any]:
+def _settings(theme: str) -> Any:
     """The style sheet as rcParams: the light one, with the dark one's changes on top."""
     sheets = ["depthchart.mplstyle", *(["depthchart-dark.mplstyle"] if theme == "dark" else [])]
-    settings: dict[str, Any] = {}
+    settings: Any = {}
     for sheet in sheets:
         settings.update(mpl.rc_params_from_file(str(_HERE / sheet), use_default_template=False))
     return settings
