@@ -8,6 +8,7 @@ Depths are in tokens.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 from depthchart.cache.memory import Memory
@@ -46,14 +47,14 @@ class OnePath:
     reused: int
     read: int
 
-    @property
+    @cached_property
     def nodes(self) -> pd.DataFrame:
         """The tree at the end (columns.NODES)."""
         from depthchart import frames
 
         return frames.nodes(redraw(self.log))
 
-    @property
+    @cached_property
     def checkpoints(self) -> pd.DataFrame:
         """Every checkpoint decision and its outcome (columns.CHECKPOINTS)."""
         from depthchart import frames
@@ -110,6 +111,8 @@ def one_path(
     """Run the two requests under a depth rule.
 
     Args:
+        geometry: page, DCP and chunk sizes.
+        rule: name of a depth rule, or the rule itself.
         cut: where the first prefill step ends (default: one page), floored to the rule's cut grid; the first
             point of that grid where it lies below.
         prompt: length of the text (default: ``usual_prompt``).

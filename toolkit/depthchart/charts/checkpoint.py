@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pandas as pd
 from matplotlib.axes import Axes
+from matplotlib.collections import LineCollection
 from matplotlib.figure import Figure
 
 from depthchart.charts.depths import Ruler, axis_step, depth_text, geometry_text, rulers
 from depthchart.charts.lanes import draw_lanes
-from depthchart.charts.legend import footnotes, legend_handles
+from depthchart.charts.legend import Legend, footnotes
 from depthchart.charts.marks import Marks, collect_marks
-from depthchart.charts.placing import Room, fit_text, legend_columns, text_width
+from depthchart.charts.placing import Room, fit_text, text_width
 from depthchart.charts.sheet import ROW, TEXT, Sheet
 from depthchart.charts.style import Palette, figure, style
 from depthchart.geometry import Geometry
@@ -20,6 +19,8 @@ from depthchart.geometry import Geometry
 __all__ = ["checkpoint_chart"]
 
 LESSER = TEXT + 0.5
+
+Segment = list[tuple[float, float]]
 
 
 def checkpoint_chart(
@@ -50,11 +51,10 @@ def checkpoint_chart(
     marks = collect_marks(nodes, checkpoints, max_nodes, window)
     low, high = window if window is not None else (0.0, max(1.0, marks.deepest() * 1.1))
     with style(theme) as c:
-        handles = legend_handles(marks, c)
-        columns = legend_columns([str(h.get_label()) for h in handles], LESSER, 690) if handles else 1
+        legend = Legend(marks, c, LESSER, 690)
         notes = footnotes(marks, TEXT, 690)
         rows = rulers(geometry, high - low, Sheet(low, high, 1, 0, 0).plot_width) if geometry else []
-        below = 34 + 14 * -(-len(handles) // columns) + 10 * len(notes)
+        below = 34 + legend.height + 10 * len(notes)
         sheet = Sheet(low, high, marks.lanes, len(rows) + len(marks.cuts), below)
         fig = figure(
             sheet.width / 72, sheet.height / 72, theme=theme, layout="none"
@@ -65,7 +65,8 @@ def checkpoint_chart(
         _cuts(ax, sheet, marks, c)
         draw_lanes(ax, marks, sheet, c)
         _heading(fig, sheet, title or "Checkpoint chart", _subtitle(marks, geometry), c)
-        _below(fig, sheet, handles, columns, notes, c)
+        _footnotes(fig, sheet, notes, c)
+        legend.draw(fig, 10, 4 + 10 * len(notes))
     return fig
 
 
@@ -79,14 +80,18 @@ def _axis(ax: Axes, sheet: Sheet, unit: int) -> None:
 
 
 def _rulers(ax: Axes, sheet: Sheet, rows: list[Ruler], c: Palette) -> None:
+    marks: list[Segment] = []
+    faint: list[Segment] = []
     for at, ruler in enumerate(rows):
         y = (at + 0.6) * ROW
-        ticks = ruler.ticks(sheet.low, sheet.high)
-        ax.vlines(ticks, y - 3, y + 3, colors=c.muted, lw=0.7)
-        ax.plot([sheet.low, sheet.high], [y, y], color=c.grid, lw=0.7, zorder=0)
-        _row_name(ax, sheet, ruler.label, y, c)
+        ticks = ruler.ticks(sheet.low, sheet.high).tolist()
+        marks += [[(tick, y - 3), (tick, y + 3)] for tick in ticks]
+        faint.append([(sheet.low, y), (sheet.high, y)])
         if ruler.name == "tree page":
-            ax.vlines(ticks, sheet.head, sheet.plot_height, colors=c.grid, lw=0.6, zorder=0)
+            faint += [[(tick, sheet.head), (tick, sheet.plot_height)] for tick in ticks]
+        _row_name(ax, sheet, ruler.label, y, c)
+    ax.add_collection(LineCollection(faint, colors=c.grid, linewidths=0.6, zorder=0), autolim=False)
+    ax.add_collection(LineCollection(marks, colors=c.muted, linewidths=0.7), autolim=False)
 
 
 def _cuts(ax: Axes, sheet: Sheet, marks: Marks, c: Palette) -> None:
@@ -95,8 +100,9 @@ def _cuts(ax: Axes, sheet: Sheet, marks: Marks, c: Palette) -> None:
     room = Room(sheet.plot_width, sheet.plot_height)
     for at, (request, depths) in enumerate(marks.cuts, first):
         y = (at + 0.6) * ROW
-        ax.plot([depths[0], depths[-1]], [y, y], color=c.ink, lw=1)
-        ax.vlines(depths, y - 3.5, y + 3.5, colors=c.ink, lw=1)
+        lines: list[Segment] = [[(depth, y - 3.5), (depth, y + 3.5)] for depth in depths]
+        lines.append([(depths[0], y), (depths[-1], y)])
+        ax.add_collection(LineCollection(lines, colors=c.ink, linewidths=1), autolim=False)
         _row_name(ax, sheet, f"prefill steps of {request}", y, c)
         for depth in depths:
             room.take((sheet.x(depth) - 1, y - 4, sheet.x(depth) + 1, y + 4))
@@ -132,17 +138,7 @@ def _subtitle(marks: Marks, geometry: Geometry | None) -> str:
     return " · ".join(parts)
 
 
-def _below(fig: Figure, sheet: Sheet, handles: list[Any], columns: int, notes: list[str], c: Palette) -> None:
-    if handles:
-        corner = (10 / sheet.width, (4 + 10 * len(notes)) / sheet.height)
-        fig.legend(
-            handles=handles,
-            loc="lower left",
-            ncols=columns,
-            fontsize=LESSER,
-            borderaxespad=0,
-            bbox_to_anchor=corner,
-        )
+def _footnotes(fig: Figure, sheet: Sheet, notes: list[str], c: Palette) -> None:
     for at, note in enumerate(reversed(notes)):
         fig.text(14 / sheet.width, (4 + 10 * at) / sheet.height, note, size=TEXT, color=c.muted, va="bottom")
 

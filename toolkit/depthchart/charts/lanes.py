@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from matplotlib.axes import Axes
-from matplotlib.collections import LineCollection, PolyCollection
+from matplotlib.collections import Collection, LineCollection, PolyCollection
 
 from depthchart.charts.legend import marker_styles
 from depthchart.charts.marks import Marks, Misplaced
@@ -21,7 +21,9 @@ Spots = dict[str, list[tuple[float, float]]]
 def draw_lanes(ax: Axes, marks: Marks, sheet: Sheet, c: Palette) -> None:
     """Draw every lane; text only where it is readable and touches nothing."""
     room = Room(sheet.plot_width, sheet.plot_height)
-    nodes: list[dict[str, Any]] = [{str(k): v for k, v in row.items()} for row in marks.nodes.to_dict("records")]
+    nodes: list[dict[str, Any]] = [
+        {str(k): v for k, v in row.items()} for row in marks.nodes.to_dict("records")
+    ]
     _bars(ax, nodes, sheet, c)
     _lines(ax, marks, nodes, sheet, c)
     _marks(ax, _spots(marks, nodes, sheet), sheet, room, c)
@@ -45,18 +47,15 @@ def _bars(ax: Axes, nodes: list[dict[str, Any]], sheet: Sheet, c: Palette) -> No
         (tombs if node["status"] == "tombstone" else kv).append(box)
         if node["kv_locks"]:
             locked.append(box)
-    thick = min(1.8, sheet.pitch / 4)
-    ax.add_collection(PolyCollection(kv, facecolors=c.kv, edgecolors=c.kv_edge, linewidths=0.7, zorder=2))
-    tomb: dict[str, Any] = {
-        "facecolors": c.paper,
-        "edgecolors": c.tombstone,
-        "hatch": "////",
-        "linewidths": 0.7,
-    }
-    ax.add_collection(PolyCollection(tombs, zorder=2, **tomb))
-    ax.add_collection(
-        PolyCollection(locked, facecolors="none", edgecolors=c.locked, linewidths=thick, zorder=3)
-    )
+    if kv:
+        _add(ax, PolyCollection(kv, facecolors=c.kv, edgecolors=c.kv_edge, linewidths=0.7, zorder=2))
+    if tombs:
+        hatched = PolyCollection(tombs, facecolors=c.paper, edgecolors=c.tombstone, linewidths=0.7, zorder=2)
+        hatched.set_hatch("////")
+        _add(ax, hatched)
+    if locked:
+        thick = min(1.8, sheet.pitch / 4)
+        _add(ax, PolyCollection(locked, facecolors="none", edgecolors=c.locked, linewidths=thick, zorder=3))
 
 
 def _lines(ax: Axes, marks: Marks, nodes: list[dict[str, Any]], sheet: Sheet, c: Palette) -> None:
@@ -68,9 +67,16 @@ def _lines(ax: Axes, marks: Marks, nodes: list[dict[str, Any]], sheet: Sheet, c:
     ]
     rows = [[(a, sheet.y(lane)), (b, sheet.y(lane))] for lane, a, b in marks.rows]
     reused = [[(0, sheet.y(lane)), (stop, sheet.y(lane))] for lane, stop in marks.reused]
-    ax.add_collection(LineCollection(forks, colors=c.muted, linewidths=0.7, zorder=1))
-    ax.add_collection(LineCollection(rows, colors=c.muted, linestyles=":", linewidths=1, zorder=1))
-    ax.add_collection(LineCollection(reused, colors=c.state, linewidths=1.6, zorder=1))
+    if forks:
+        _add(ax, LineCollection(forks, colors=c.muted, linewidths=0.7, zorder=1))
+    if rows:
+        _add(ax, LineCollection(rows, colors=c.muted, linestyles=":", linewidths=1, zorder=1))
+    if reused:
+        _add(ax, LineCollection(reused, colors=c.kv_edge, linewidths=1.6, zorder=1))
+
+
+def _add(ax: Axes, collection: Collection) -> None:
+    ax.add_collection(collection, autolim=False)  # the limits are set
 
 
 def _spots(marks: Marks, nodes: list[dict[str, Any]], sheet: Sheet) -> Spots:

@@ -17,7 +17,7 @@ from depthchart.columns import CHECKPOINTS
 
 __all__ = ["Marks", "Misplaced", "Reason", "Refused", "collect_marks"]
 
-MOST_OUTSIDE = 3
+MOST_OUTSIDE, MOST_REASONS = 3, 4
 MOST_CUT_ROWS, MOST_CUTS = 3, 8
 
 
@@ -111,11 +111,13 @@ def collect_marks(
     """Choose the nodes to show, give them lanes, and find the place of every checkpoint."""
     if checkpoints is not None:
         require_columns(checkpoints, CHECKPOINTS, "checkpoints")
-    lane_layout(nodes)  # judge the whole frame, also the part that is not shown
+    placed = lane_layout(nodes)  # judges the whole frame, also the part that is not shown
     seen = nodes
     if window is not None:
         seen = seen[(seen["end_tokens"] > window[0]) & (seen["start_tokens"] < window[1])]
-    placed = lane_layout(relevant_nodes(seen, max_nodes))
+    seen = relevant_nodes(seen, max_nodes)
+    if len(seen) < len(nodes):
+        placed = lane_layout(seen)
     marks = Marks(placed, total_nodes=len(nodes))
     for node in _records(placed[placed["status"].eq("misplaced") & placed["state_depth_tokens"].notna()]):
         true, end = int(node["state_depth_tokens"]), int(node["end_tokens"])
@@ -142,6 +144,7 @@ class _Placer:
         self._outside: dict[Any, tuple[int, int]] = {}
         self._refused: dict[tuple[int, int], list[int]] = {}
         self._reasons: dict[str, list[str]] = {}
+        self._alike = False
 
     def place(self, checkpoints: pd.DataFrame, window: tuple[float, float] | None) -> None:
         rows = _records(checkpoints[checkpoints["outcome"].ne("donated")])
@@ -150,6 +153,8 @@ class _Placer:
         ]
         self._marks.hidden_marks = len(rows) - len(shown)
         self._open_outside(shown)
+        texts = {_reason(row) for row in shown if row["outcome"] == "refused"}
+        self._alike = len(texts) > MOST_REASONS  # then those that differ in their numbers alone become one
         for row in shown:
             self._add(row)
         self._marks.refused = [Refused(*at, tuple(sorted(set(why)))) for at, why in self._refused.items()]
@@ -192,11 +197,11 @@ class _Placer:
             )
             self._marks.misplaced.append(Misplaced(lane, true, end, f"request {row['request']}"))
         else:
-            self._refused.setdefault((lane, depth), []).append(self._reason(row))
+            self._refused.setdefault((lane, depth), []).append(self._number(_reason(row)))
 
-    def _reason(self, row: Mapping[str, Any]) -> int:
-        text = str(row["reason"]) if pd.notna(row["reason"]) and row["reason"] else "no reason recorded"
-        kind = re.sub(r"\d[\d,]*", "#", text)
+    def _number(self, text: str) -> int:
+        """The footnote that tells this reason."""
+        kind = re.sub(r"\d[\d,]*", "#", text) if self._alike else text
         self._reasons.setdefault(kind, []).append(text)
         return list(self._reasons).index(kind) + 1
 
@@ -225,6 +230,10 @@ def _cuts(checkpoints: pd.DataFrame, window: tuple[float, float] | None) -> list
     if len(found) > MOST_CUT_ROWS or any(len(depths) > MOST_CUTS for depths in found.values()):
         return []
     return [(request, sorted(depths)) for request, depths in found.items() if depths]
+
+
+def _reason(row: Mapping[str, Any]) -> str:
+    return str(row["reason"]) if pd.notna(row["reason"]) and row["reason"] else "no reason recorded"
 
 
 def _depth(row: Mapping[str, Any]) -> int:

@@ -76,7 +76,7 @@ class Sheet:
     @property
     def readable(self) -> bool:
         """Whether a bar is high enough for text inside it."""
-        return self.pitch >= 9.5
+        return self.half >= 3.8
 
     @property
     def named(self) -> bool:
