@@ -112,7 +112,7 @@ class GeometryExplorer(w.VBox):
     def _show(self, path: OnePath) -> None:
         title = f"Where checkpoints land under {path.rule}: a prompt of {path.prompt:,} tokens, twice"
         figure = checkpoint_chart(path.nodes, path.checkpoints, path.geometry, title=title)
-        self.picture.value = to_svg(figure, text="paths").encode()
+        self.picture.value = to_svg(figure).encode()
         self.grids.value = grid_line(path.geometry, path.rule)
         self.verdict.value = verdict_panel(path.verdict, path.faults)
         self.decisions.value = decision_panel(path.decisions)
