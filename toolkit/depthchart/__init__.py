@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from depthchart.models import MODELS, Model
     from depthchart.roofline import Roofline
     from depthchart.run import Run
-    from depthchart.simulate import simulate
     from depthchart.traces import Trace, load_trace
 
 __version__ = "0.1.0"
@@ -31,7 +30,6 @@ _HOME = {
     "Model": "models",
     "Roofline": "roofline",
     "Run": "run",
-    "simulate": "simulate",
     "Trace": "traces",
     "load_trace": "traces",
     "find_script": "cases",
@@ -53,7 +51,6 @@ __all__ = [
     "load_trace",
     "replay",
     "rule",
-    "simulate",
 ]
 
 

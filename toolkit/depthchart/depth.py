@@ -87,7 +87,9 @@ class Rule:
         assert self.plan is not None
         planned, planned_donate = self.plan(geometry, prefix, end)
         if branch is None or self.branching == "ignored":
-            return Decision(planned, bool(planned_donate), _why(self, geometry, prefix, end, planned, planned_donate))
+            return Decision(
+                planned, bool(planned_donate), _why(self, geometry, prefix, end, planned, planned_donate)
+            )
         return _with_branch(self, geometry, prefix, end, branch, planned, bool(planned_donate))
 
     def cut(self, geometry: Geometry, prefix: int, end: int, prompt_end: int) -> int:
@@ -167,7 +169,9 @@ def rule(
 
     def register(function: Callable[[Geometry, int, int, int | None], Decision]) -> Rule:
         doc = (function.__doc__ or "").strip().splitlines()
-        made = Rule(name, summary or (doc[0] if doc else "a user's rule"), decide=function, snapshots=snapshots)
+        made = Rule(
+            name, summary or (doc[0] if doc else "a user's rule"), decide=function, snapshots=snapshots
+        )
         RULES.add(made)
         return made
 
@@ -233,7 +237,8 @@ def _with_branch(
 ) -> Decision:
     if self.branching == "replaces":
         if donate and _branch_fits(g, prefix, end, branch, planned):
-            return Decision(branch, True, f"branch depth {branch} replaces {planned}: two texts part there, and it has no state")
+            why = f"branch depth {branch} replaces {planned}: two texts part there, and it has no state"
+            return Decision(branch, True, why)
         return Decision(planned, donate, _why(self, g, prefix, end, planned, donate))
     if not _producible(g, prefix, end, branch, self.snapshots) or branch == planned:
         return Decision(planned, donate, _why(self, g, prefix, end, planned, donate))
@@ -293,19 +298,27 @@ def _producible(g: Geometry, prefix: Tokens, end: Tokens, depth: Tokens, snapsho
 def _why(self: Rule, g: Geometry, prefix: int, end: int, depth: int, donate: bool) -> str:
     """The reason in words, for the built-in rules."""
     extend = end - prefix
-    if self.plan is _chunk_grid or self.plan is _prefix_relative or (self.plan is _dcp_gated and g.dcp_size == 1):
-        grid, name = (g.cache_chunk, "cache_chunk") if self.plan is _chunk_grid else (g.checkpoint_grid, "the grid")
+    if (
+        self.plan is _chunk_grid
+        or self.plan is _prefix_relative
+        or (self.plan is _dcp_gated and g.dcp_size == 1)
+    ):
+        grid, name = (
+            (g.cache_chunk, "cache_chunk") if self.plan is _chunk_grid else (g.checkpoint_grid, "the grid")
+        )
         if not donate:
             return f"extend {extend} is shorter than {name} {grid}"
         return f"{depth} = {prefix} + {extend // grid}·{grid}: the last multiple of {name} counted from the prefix"
     grid = g.tree_page if self.plan in (_page_exact, _vllm_align) else g.checkpoint_grid
     if donate:
-        return f"{depth} = {depth // grid}·{grid}: the last multiple of {'tree_page' if grid == g.tree_page else 'the grid'} in the text"
+        name = "tree_page" if grid == g.tree_page else "the grid"
+        return f"{depth} = {depth // grid}·{grid}: the last multiple of {name} in the text"
     if depth <= prefix:
         return f"no multiple of {grid} lies in ({prefix}, {end}]"
     if self.plan is _vllm_align:
         return f"the step ends at {end}, off the block of {grid}"
-    return f"{depth} is off the kernel's chunk grid: ({depth} - {prefix}) mod {g.cache_chunk} = {(depth - prefix) % g.cache_chunk}"
+    rest = (depth - prefix) % g.cache_chunk
+    return f"{depth} is off the kernel's chunk grid: ({depth} - {prefix}) mod {g.cache_chunk} = {rest}"
 
 
 def _cut_for_dcp(g: Geometry) -> int:
@@ -423,4 +436,6 @@ def _usable(answer: object, prefix: int, end: int) -> Decision:
         raise ValueError("reason must be text")
     if donate and (depth is None or not all(prefix < d <= end for d in [depth, *depths])):
         raise ValueError(f"a donated depth must lie in ({prefix}, {end}]")
-    return Decision(None if depth is None else int(depth), bool(donate), reason, tuple(int(d) for d in depths))
+    return Decision(
+        None if depth is None else int(depth), bool(donate), reason, tuple(int(d) for d in depths)
+    )

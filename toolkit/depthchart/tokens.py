@@ -17,7 +17,19 @@ from typing import NamedTuple, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["PrefixIndex", "Runs", "Tag", "Text", "canonical", "common_prefix", "page_keys", "raw", "runs_length", "runs_to_tokens", "slice_runs"]
+__all__ = [
+    "PrefixIndex",
+    "Runs",
+    "Tag",
+    "Text",
+    "canonical",
+    "common_prefix",
+    "page_keys",
+    "raw",
+    "runs_length",
+    "runs_to_tokens",
+    "slice_runs",
+]
 
 Run: TypeAlias = tuple[int, int, int]
 Runs: TypeAlias = tuple[Run, ...]

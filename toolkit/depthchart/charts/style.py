@@ -118,7 +118,8 @@ def to_svg(fig: Figure, salt: str = "depthchart", *, text: str = "real") -> str:
     """The figure as SVG text, with repeatable ids and no date.
 
     ``text="real"`` can be searched and takes half the time, and shows in the viewer's font where the
-    style's own is missing; ``"paths"`` looks the same everywhere. Give figures that share one HTML page different ``salt`` values, so that their ids differ.
+    style's own is missing; ``"paths"`` looks the same everywhere. Give figures that share
+    one HTML page different ``salt`` values, so that their ids differ.
     """
     if text not in ("real", "paths"):
         raise ValueError(f"text={text!r}: must be 'real' or 'paths'")
