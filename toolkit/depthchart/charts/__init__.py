@@ -1,1 +1,9 @@
 """Figures: pure functions from data frames to matplotlib figures."""
+
+from __future__ import annotations
+
+from depthchart.charts.checkpoint import checkpoint_chart
+from depthchart.charts.requests import reuse_chart
+from depthchart.charts.timeline import schedule_chart
+
+__all__ = ["checkpoint_chart", "reuse_chart", "schedule_chart"]

@@ -115,7 +115,7 @@ class GeometryExplorer(w.VBox):
         self.picture.value = to_svg(figure).encode()
         self.grids.value = grid_line(path.geometry, path.rule)
         self.verdict.value = verdict_panel(path.verdict, path.faults)
-        self.decisions.value = decision_panel(path.decisions)
+        self.decisions.value = decision_panel(path)
         self.advice.value = advice_panel(path.geometry.advice(path.rule))
 
     def _repr_mimebundle_(self, **kwargs: Any) -> dict[str, Any]:
