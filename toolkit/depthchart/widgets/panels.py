@@ -36,7 +36,7 @@ def verdict_panel(sentence: str, faults: Iterable[str]) -> str:
 
 def decision_panel(path: OnePath) -> str:
     """The decisions of a path as a table; depths in tokens."""
-    return table_html(path.rows(), numeric=(2, 3, 4))
+    return f'<div style="line-height:1.4">{table_html(path.rows(), numeric=(2, 3, 4))}</div>'
 
 
 def advice_panel(remarks: Iterable[Advice]) -> str:
