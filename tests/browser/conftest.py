@@ -25,6 +25,7 @@ FLAGS = [
     "--disable-component-update",
     "--disable-sync",
 ]
+IDLE = "() => window.jupyterapp?.shell.currentWidget?.sessionContext?.session?.kernel?.status === 'idle'"
 # Lab asks whether it may fetch news, in a box that covers the lower right corner.
 QUIET = {"fetchNews": "false", "checkForUpdates": False, "doNotDisturbMode": True}
 
@@ -67,6 +68,10 @@ class Visit:
     failed: list[str] = field(default_factory=list)
     outside: list[str] = field(default_factory=list)
 
+    def settle(self) -> None:
+        """Wait until the kernel has done all it was asked for, and has told so."""
+        self.page.wait_for_function(IDLE)
+
     def picture(self, name: str) -> None:
         """Keep a screenshot for somebody to look at."""
         SCREENSHOTS.mkdir(parents=True, exist_ok=True)
@@ -92,21 +97,15 @@ def visit(chromium):
         browser.close()
 
 
-def open_and_run(page, address):
-    """Open a notebook alone, wait for its kernel, run all cells and wait until it is idle again."""
-    page.goto(f"{address}?reset")
-    idle = "() => window.jupyterapp?.shell.currentWidget?.sessionContext?.session?.kernel?.status === 'idle'"
-    page.wait_for_function(idle)
-    page.evaluate("() => window.jupyterapp.commands.execute('notebook:run-all-cells')")
-    page.wait_for_function(idle)
-
-
 @pytest.fixture
 def run_notebook(lab, visit):
-    """Call with a notebook's file name: opens it, runs it and gives the page."""
+    """Call with a notebook's file name: opens it alone, runs all its cells and gives the page."""
 
     def run(name):
-        open_and_run(visit.page, f"{lab}/doc/tree/notebooks/{name}")
+        visit.page.goto(f"{lab}/doc/tree/notebooks/{name}?reset")
+        visit.settle()
+        visit.page.evaluate("() => window.jupyterapp.commands.execute('notebook:run-all-cells')")
+        visit.settle()
         return visit.page
 
     return run

@@ -14,9 +14,11 @@ LIMIT_MS = 200
 
 def test_quickstart(run_notebook, visit):
     page = run_notebook("00_quickstart.ipynb")
-    explorer = Explorer(page)
     assert_pictures(page)
+    page.get_by_role("heading", name="00 Quickstart").scroll_into_view_if_needed()
     visit.picture("quickstart")
+    explorer = Explorer(visit)
+    visit.picture("explorer")
 
     assert "64 tokens run through the recurrence twice" in explorer.text()
     explorer.choose("absolute")
@@ -62,9 +64,9 @@ def assert_pictures(page):
 class Explorer:
     """The explorer on the page: moves a control, waits for the new picture and notes the times."""
 
-    def __init__(self, page):
-        self.page = page
-        self.root = page.locator(".depthchart-geometry-explorer")
+    def __init__(self, visit):
+        self.visit, self.page = visit, visit.page
+        self.root = self.page.locator(".depthchart-geometry-explorer")
         self.picture = self.root.locator("img")
         self.root.scroll_into_view_if_needed()
         self.picture.wait_for()
@@ -96,7 +98,7 @@ class Explorer:
             arg=[self.picture.element_handle(), before],
         )
         self.seen_s.append(time.perf_counter() - start)
-        self.page.wait_for_timeout(150)  # the texts come in messages after the picture
+        self.visit.settle()  # the texts come in messages after the picture
         timing = self.root.get_by_text("drawn in")
         self.drawn_ms.append(_number(timing.inner_text()))
         self.busy_ms.append(_number(timing.get_attribute("title")))
