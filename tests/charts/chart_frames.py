@@ -8,6 +8,7 @@ from __future__ import annotations
 import random
 
 import pandas as pd
+
 from depthchart.columns import CHECKPOINTS, NODES, REQUESTS, STEPS
 from depthchart.geometry import Geometry
 

@@ -8,6 +8,7 @@ import re
 from pathlib import Path
 
 import pytest
+
 from depthchart.commands import traces
 from depthchart.traces import load_trace, make, save_trace
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import pandas as pd
 
@@ -26,7 +26,9 @@ from depthchart.events import (
 from depthchart.redraw import TreeView
 from depthchart.scheduler.loop import StepRecord
 
-__all__ = ["checkpoints", "events", "nodes", "requests", "steps"]
+__all__ = ["checkpoints", "events", "nodes", "requests", "steps", "wrong_reuse"]
+
+Pending: TypeAlias = dict[str, list[dict[str, Any]]]
 
 
 def requests(log: Iterable[Entry]) -> pd.DataFrame:
@@ -39,7 +41,9 @@ def requests(log: Iterable[Entry]) -> pd.DataFrame:
         elif (row := rows.get(getattr(event, "request", ""))) is not None:
             _update(row, event, entry.time_s)
     frame = pd.DataFrame(list(rows.values()), columns=list(REQUESTS))
-    whole = [name for name in REQUESTS if name.endswith("_tokens") or name in ("prefill_steps", "retractions")]
+    whole = [
+        name for name in REQUESTS if name.endswith("_tokens") or name in ("prefill_steps", "retractions")
+    ]
     times = [name for name in REQUESTS if name.endswith("_s")]
     return frame.astype({**dict.fromkeys(whole, "Int64"), **dict.fromkeys(times, "float64")})
 
@@ -85,7 +89,8 @@ def nodes(view: TreeView) -> pd.DataFrame:
 def checkpoints(log: Iterable[Entry]) -> pd.DataFrame:
     """One row per decision: what the rule wanted, what the kernel stored, where the tree filed it, or why not."""
     rows: list[dict[str, Any]] = []
-    pending: dict[str, list[dict[str, Any]]] = {}
+    pending: Pending = {}
+    row: dict[str, Any] | None
     for entry in log:
         event = entry.event
         match event:
@@ -97,7 +102,9 @@ def checkpoints(log: Iterable[Entry]) -> pd.DataFrame:
                 pending.setdefault(request, []).append({"why": reason})
             case Tracked(request, kind, prefix, end, wanted, depth):
                 row = _decision(entry, request, kind, prefix, end, wanted)
-                row.update(state_depth_tokens=depth, outcome="pending", reason=_take_why(pending, request, kind))
+                row.update(
+                    state_depth_tokens=depth, outcome="pending", reason=_take_why(pending, request, kind)
+                )
                 rows.append(row)
                 pending.setdefault(request, []).append(row)
             case Donated(request, node_id, wanted, depth, node_end):
@@ -118,7 +125,28 @@ def checkpoints(log: Iterable[Entry]) -> pd.DataFrame:
     return frame.astype(dict.fromkeys(whole, "Int64"))
 
 
-def _decision(entry: Entry, request: str, kind: str, prefix: int, end: int, wanted: int | None) -> dict[str, Any]:
+def wrong_reuse(log: Iterable[Entry]) -> pd.DataFrame:
+    """One row per match that took over a state of other tokens than the node's: the request's text is wrong.
+
+    Columns: request, time_s, node_id, reused_tokens (what the match gave), state_depth_tokens (what the state had
+    consumed).
+    """
+    view, rows = TreeView(), []
+    for entry in log:
+        event = entry.event
+        if (
+            isinstance(event, Matched)
+            and (node := view.nodes.get(event.node_id)) is not None
+            and node.status == "misplaced"
+        ):
+            rows.append((event.request, entry.time_s, node.node_id, event.tokens, node.state_depth))
+        view.apply(entry)
+    return pd.DataFrame(rows, columns=["request", "time_s", "node_id", "reused_tokens", "state_depth_tokens"])
+
+
+def _decision(
+    entry: Entry, request: str, kind: str, prefix: int, end: int, wanted: int | None
+) -> dict[str, Any]:
     return {
         "request": request,
         "step": entry.step,
@@ -130,7 +158,7 @@ def _decision(entry: Entry, request: str, kind: str, prefix: int, end: int, want
     }
 
 
-def _take_why(pending: dict[str, list[dict[str, Any]]], request: str, kind: str) -> str:
+def _take_why(pending: Pending, request: str, kind: str) -> str:
     """The reason that the Extended event just before gave for this checkpoint."""
     if kind == "decode":
         return "decode checkpoint on the track grid"
@@ -141,10 +169,10 @@ def _take_why(pending: dict[str, list[dict[str, Any]]], request: str, kind: str)
 
 
 def _find(
-    pending: dict[str, list[dict[str, Any]]], request: str, wanted: int, depth: int, *, keep: bool = False
+    pending: Pending, request: str, wanted: int, depth: int, *, keep: bool = False
 ) -> dict[str, Any] | None:
     for row in reversed(pending.get(request, [])):
-        if row.get("depth_tokens") == wanted and row.get("state_depth_tokens") == depth:
+        if (row.get("depth_tokens"), row.get("state_depth_tokens")) == (wanted, depth):
             if not keep:
                 pending[request].remove(row)
             return row
@@ -153,7 +181,9 @@ def _find(
 
 def _arrived(event: Arrived, time_s: float) -> dict[str, Any]:
     row: dict[str, Any] = dict.fromkeys(REQUESTS)
-    row.update(request=event.request, session=event.session, arrival_s=time_s, prompt_tokens=event.prompt_tokens)
+    row.update(
+        request=event.request, session=event.session, arrival_s=time_s, prompt_tokens=event.prompt_tokens
+    )
     row.update(prefill_steps=0, retractions=0, status="waiting")
     return row
 

@@ -21,7 +21,12 @@ def provenance() -> dict[str, str]:
 def _fixed() -> dict[str, str]:
     from depthchart import __version__
 
-    found = {"depthchart": __version__, "commit": _commit(), "python": platform.python_version(), "numpy": _version("numpy")}
+    found = {
+        "depthchart": __version__,
+        "commit": _commit(),
+        "python": platform.python_version(),
+        "numpy": _version("numpy"),
+    }
     found["device"] = f"{platform.machine()} CPU, {platform.system()}"
     return found
 

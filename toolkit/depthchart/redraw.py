@@ -86,7 +86,14 @@ class TreeView:
 
     def _split(self, node: DrawnNode, upper_id: int, at: int) -> None:
         upper = DrawnNode(
-            upper_id, node.parent_id, node.namespace, node.start, at, node.request, node.created_s, node.last_used_s
+            upper_id,
+            node.parent_id,
+            node.namespace,
+            node.start,
+            at,
+            node.request,
+            node.created_s,
+            node.last_used_s,
         )
         upper.kv_locks = node.kv_locks
         self.nodes[upper_id] = upper

@@ -48,13 +48,21 @@ def simulate(
     """Run a trace to its end, or in strict mode to its first broken invariant (``Run.fault``).
 
     Args:
+        trace: the requests; their outputs are known to the executor alone.
+        geometry: page, DCP size, chunk width, budgets.
+        rule: a depth rule or its name.
         kv_tokens: KV pool in tokens, rounded down to tree pages.
         state_slots: state pool in slots.
         policy: in which order waiting requests are admitted (``scheduler.queue.QUEUE_POLICIES``).
         eviction: in which order KV leaves go (``cache.eviction.POLICIES``).
         mixed: decode rows share steps with prefill rows.
+        max_running: most requests that run at the same time.
+        reserve: how much output of running requests is set aside at admission (default: SGLang's).
+        max_states_per_path: soft cap on the states of one path of the tree.
+        cost: seconds of a step; the default is ``LinearCost``, a round assumption.
         arrivals: ``"trace"``: at the recorded times; ``"causal"``: not before the request that it follows has
             finished; ``"closed"``: ``think_s`` after that one has finished, whatever time was recorded.
+        seed: of the random queue policy.
         strict: False goes on after a broken invariant, as an engine without the check would.
         index: prefix ids prepared for this trace and tree page, to save their making in sweeps.
         progress: show a progress bar on stderr.
@@ -66,7 +74,13 @@ def simulate(
     chosen = RULES[rule] if isinstance(rule, str) else rule
     log, model = EventLog(), cost if cost is not None else LinearCost()
     memory = Memory(
-        geometry, kv_tokens, state_slots, eviction=eviction, max_states_per_path=max_states_per_path, index=index, emit=log
+        geometry,
+        kv_tokens,
+        state_slots,
+        eviction=eviction,
+        max_states_per_path=max_states_per_path,
+        index=index,
+        emit=log,
     )
     scheduler = Scheduler(
         memory,
@@ -110,8 +124,8 @@ class SimulatedExecutor:
     def run(self, batch: Batch) -> StepResult:
         """Sample the recorded tokens; nothing is computed."""
         tokens = {}
-        for row in (*batch.extends, *batch.decodes):
-            name, sequence = row.sequence.request, row.sequence
+        for sequence in batch.sequences:
+            name = sequence.request
             if name in batch.samples:
                 done = len(sequence.text) - sequence.prompt_tokens
                 tokens[name] = slice_runs(self.outputs[name], done, done + 1)[0]
@@ -166,7 +180,9 @@ def _drive(scheduler: Scheduler, trace: Trace, mode: str, run: Run, progress: bo
 
 def _fault(error: DepthchartError, scheduler: Scheduler) -> Fault:
     last = scheduler.log.entries[-1].event
-    return Fault(type(error).__name__, str(error), getattr(last, "request", ""), scheduler.steps, scheduler.now_s)
+    return Fault(
+        type(error).__name__, str(error), getattr(last, "request", ""), scheduler.steps, scheduler.now_s
+    )
 
 
 def _bar(total: int, shown: bool) -> Any:

@@ -36,7 +36,12 @@ def _compare(result: Any, expect: Any, where: str) -> list[str]:
         if not isinstance(result, Mapping):
             return [f"{where}: {result!r}, expected an object"]
         absent = [f"{where}: no key {key!r}" for key in expect if key not in result]
-        return absent + [text for key in expect if key in result for text in _compare(result[key], expect[key], f"{where}.{key}")]
+        return absent + [
+            text
+            for key in expect
+            if key in result
+            for text in _compare(result[key], expect[key], f"{where}.{key}")
+        ]
     if isinstance(expect, list):
         if not isinstance(result, list) or len(result) != len(expect):
             return [f"{where}: {result!r}, expected {expect!r}"]

@@ -50,7 +50,9 @@ class Script:
         """The same script under another rule, or with checks on or off. What it expects no longer holds."""
         if rule is None and strict is None:
             return self
-        changed = replace(self, rule=rule or self.rule, strict=self.strict if strict is None else strict, expect={})
+        changed = replace(
+            self, rule=rule or self.rule, strict=self.strict if strict is None else strict, expect={}
+        )
         RULES[changed.rule]
         return changed
 
@@ -115,7 +117,9 @@ def _bundled(name: str) -> Path:
     if found:
         return data_path("conformance", "scripts", f"{found[0]}.json")
     near = get_close_matches(stem, names, n=3, cutoff=0.3)
-    raise ScriptError(f"script={name!r}: no such file, and no bundled script of that name; nearest: {', '.join(near or names)}")
+    raise ScriptError(
+        f"script={name!r}: no such file, and no bundled script of that name; nearest: {', '.join(near or names)}"
+    )
 
 
 def _step(number: int, step: object) -> Mapping[str, Any]:
@@ -132,12 +136,14 @@ def _step(number: int, step: object) -> Mapping[str, Any]:
             if key.endswith("?"):
                 continue
             raise ScriptError(f"{where} ({op}): key {name!r} is missing")
-        value = step[name]
+        value: Any = step[name]
         if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
-            raise ScriptError(f"{where} ({op}): {name}={value!r}: must be {kind.__name__}, not {type(value).__name__}")
-        if kind is int and value < (1 if op in ("extend", "decode") else 0):
+            raise ScriptError(
+                f"{where} ({op}): {name}={value!r}: must be {kind.__name__}, not {type(value).__name__}"
+            )
+        if kind is int and isinstance(value, int) and value < (1 if op in ("extend", "decode") else 0):
             raise ScriptError(f"{where} ({op}): {name}={value}: must be a positive number of tokens")
-        if kind is list:
+        if isinstance(value, list):
             _check_runs(f"{where} ({op})", value)
     return step
 
@@ -160,7 +166,9 @@ def _known(where: str, value: Mapping[str, Any], keys: Sequence[str]) -> None:
     for key in value:
         if key not in keys:
             near = get_close_matches(str(key), keys, n=1)
-            raise ScriptError(f"{where}: unknown key {key!r}; {f'nearest: {near[0]!r}' if near else 'known: ' + ', '.join(keys)}")
+            raise ScriptError(
+                f"{where}: unknown key {key!r}; {f'nearest: {near[0]!r}' if near else 'known: ' + ', '.join(keys)}"
+            )
 
 
 def _count(name: str, value: object) -> int:

@@ -8,7 +8,6 @@ from typing import Any
 from depthchart.cases.replay import Replay
 from depthchart.cases.script import Script
 from depthchart.depth import RULES
-from depthchart.errors import DepthchartError
 from depthchart.events import (
     Donated,
     Extended,
@@ -60,7 +59,11 @@ def _head(script: Script) -> list[str]:
         f"page {g.page_size} x DCP {g.dcp_size}{pool} = tree page {g.tree_page}; chunk {g.chunk_width}; "
         f"checkpoint grid {g.checkpoint_grid}"
     )
-    checks = "strict: a broken invariant stops it" if script.strict else "checks off: a broken invariant is only noted"
+    checks = (
+        "strict: a broken invariant stops it"
+        if script.strict
+        else "checks off: a broken invariant is only noted"
+    )
     lines.append(f"rule {script.rule}: {RULES[script.rule].summary}; {checks}")
     return lines
 
@@ -75,7 +78,9 @@ def _call(step: Mapping[str, Any]) -> str:
             last = ", the last before it finishes" if step.get("final") else ""
             return f"{op} {who} by {step['tokens']} tokens{last}"
         case "evict":
-            return "evict " + ", ".join(f"{step[key]} {key.replace('_', ' ')}" for key in ("kv_tokens", "states") if key in step)
+            return "evict " + ", ".join(
+                f"{step[key]} {key.replace('_', ' ')}" for key in ("kv_tokens", "states") if key in step
+            )
         case op:
             return f"{op} {who}"
 
@@ -113,8 +118,15 @@ def _twice(view: TreeView, matched: int) -> list[str]:
     for node in view.nodes.values():
         if node.end == matched and node.status == "misplaced" and node.state_depth is not None:
             more = node.state_depth - node.end
-            what = f"runs {more} tokens through the recurrence twice" if more > 0 else f"leaves {-more} tokens out of the recurrence"
-            return [f"    its state has consumed {node.state_depth} tokens: going on from {matched} {what}, and the text is wrong"]
+            what = (
+                f"runs {more} tokens through the recurrence twice"
+                if more > 0
+                else f"leaves {-more} tokens out of the recurrence"
+            )
+            return [
+                f"    its state has consumed {node.state_depth} tokens: going on from {matched} {what},"
+                " and the text is wrong"
+            ]
     return []
 
 
@@ -123,7 +135,8 @@ def _tree(view: TreeView, page: int) -> list[str]:
         return ["tree: empty"]
     deepest = max(node.end for node in view.nodes.values())
     scale = BAR / deepest
-    lines = [f"tree ({len(view.nodes)} node{'s' * (len(view.nodes) > 1)}, depths in tokens; o state, X state of another depth, . no state)"]
+    count = f"{len(view.nodes)} node{'s' * (len(view.nodes) > 1)}"
+    lines = [f"tree ({count}, depths in tokens; o state, X state of another depth, . no state)"]
     children: dict[int, list[DrawnNode]] = {}
     for node in view.nodes.values():
         children.setdefault(node.parent_id, []).append(node)
@@ -131,7 +144,11 @@ def _tree(view: TreeView, page: int) -> list[str]:
     while stack:
         node = stack.pop()
         mark = {"state": "o", "misplaced": "X"}.get(node.status, ".")
-        bar = " " * round(node.start * scale) + "=" * max(1, round(node.end * scale) - round(node.start * scale)) + mark
+        bar = (
+            " " * round(node.start * scale)
+            + "=" * max(1, round(node.end * scale) - round(node.start * scale))
+            + mark
+        )
         held = "" if node.state_depth is None else f" ({node.state_depth} tokens)"
         lines.append(f"  {bar:<{BAR + 2}} node {node.node_id} [{node.start}, {node.end}) {node.status}{held}")
         stack += children.get(node.node_id, [])[::-1]

@@ -21,13 +21,21 @@ _EXAMPLES = """examples:
 def add_parser(subparsers: Any) -> None:
     """Add the verb to the command line's subparsers."""
     parser = subparsers.add_parser(
-        NAME, help=HELP, description=HELP, epilog=_EXAMPLES, formatter_class=argparse.RawDescriptionHelpFormatter
+        NAME,
+        help=HELP,
+        description=HELP,
+        epilog=_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add_geometry(parser)
-    parser.add_argument("--prefix", type=int, default=0, metavar="N", help="tokens computed before the extend (default: 0)")
+    parser.add_argument(
+        "--prefix", type=int, default=0, metavar="N", help="tokens computed before the extend (default: 0)"
+    )
     parser.add_argument("--end", type=int, required=True, metavar="N", help="tokens computed after it")
     parser.add_argument("--branch", type=int, metavar="N", help="branch depth, where the match has one")
-    parser.add_argument("--rule", action="append", metavar="NAME", help="this rule alone (may be repeated; default: all)")
+    parser.add_argument(
+        "--rule", action="append", metavar="NAME", help="this rule alone (may be repeated; default: all)"
+    )
     parser.add_argument("--json", action="store_true", help="print one JSON object")
 
 
@@ -43,7 +51,17 @@ def run(args: argparse.Namespace) -> int:
     print(geometry_text(geometry), end="\n\n")
     head = ("rule", "depth [tokens]", "donates", "kernel stores", "node ends at", "why")
     keys = ("rule", "depth", "donate", "stored_depth", "node_end", "reason")
-    cells = [["-" if row[key] is None else {True: "yes", False: "no"}.get(row[key], row[key]) if key == "donate" else row[key] for key in keys] for row in rows]
+    cells = [
+        [
+            "-"
+            if row[key] is None
+            else {True: "yes", False: "no"}.get(row[key], row[key])
+            if key == "donate"
+            else row[key]
+            for key in keys
+        ]
+        for row in rows
+    ]
     print(table_text([head, *cells], numeric=(1, 3, 4)))
     wrong = [str(row["rule"]) for row in rows if row["donate"] and row["stored_depth"] != row["node_end"]]
     if wrong:
@@ -59,7 +77,11 @@ def _decide(chosen: Rule, geometry: Geometry, prefix: int, end: int, branch: int
         "depth": answer.depth,
         "donate": answer.donate,
         "also": list(answer.also),
-        "stored_depth": chosen.stored_depth(geometry, prefix, end, answer.depth) if donated and answer.depth is not None else None,
-        "node_end": answer.depth // geometry.tree_page * geometry.tree_page if donated and answer.depth is not None else None,
+        "stored_depth": chosen.stored_depth(geometry, prefix, end, answer.depth)
+        if donated and answer.depth is not None
+        else None,
+        "node_end": answer.depth // geometry.tree_page * geometry.tree_page
+        if donated and answer.depth is not None
+        else None,
         "reason": answer.reason,
     }

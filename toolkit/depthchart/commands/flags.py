@@ -23,7 +23,9 @@ def add_geometry(parser: argparse.ArgumentParser, *, page_size: int | None = Non
     for name, text in GEOMETRY_FLAGS.items():
         default = page_size if name == "page_size" else None
         note = f" (default: {default})" if default is not None else ""
-        parser.add_argument("--" + name.replace("_", "-"), type=int, metavar="N", default=default, help=text + note)
+        parser.add_argument(
+            "--" + name.replace("_", "-"), type=int, metavar="N", default=default, help=text + note
+        )
 
 
 def given_geometry(args: argparse.Namespace) -> dict[str, int]:

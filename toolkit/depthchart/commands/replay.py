@@ -26,12 +26,21 @@ hold; 2 the call or the script is wrong"""
 def add_parser(subparsers: Any) -> None:
     """Add the verb to the command line's subparsers."""
     parser = subparsers.add_parser(
-        NAME, help=HELP, description=HELP, epilog=_EXAMPLES, formatter_class=argparse.RawDescriptionHelpFormatter
+        NAME,
+        help=HELP,
+        description=HELP,
+        epilog=_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("script", nargs="?", help="a JSON file, or a bundled script by its name or the beginning of it")
+    parser.add_argument(
+        "script", nargs="?", help="a JSON file, or a bundled script by its name or the beginning of it"
+    )
     parser.add_argument("--rule", metavar="NAME", help="under this depth rule instead of the script's")
     parser.add_argument(
-        "--strict", action=argparse.BooleanOptionalAction, default=None, help="stop at a broken invariant, or only note it"
+        "--strict",
+        action=argparse.BooleanOptionalAction,
+        default=None,
+        help="stop at a broken invariant, or only note it",
     )
     parser.add_argument("--json", action="store_true", help="print the result as one JSON object")
     parser.add_argument("--list", action="store_true", help="list the bundled scripts")

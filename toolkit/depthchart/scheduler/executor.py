@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from depthchart.scheduler.lifecycle import Decode, Extend, StateCopy
+from depthchart.scheduler.sequence import Sequence
 from depthchart.scheduler.work import Work
 from depthchart.tokens import Run
 
@@ -25,9 +26,16 @@ class Batch:
     samples: frozenset[str]
 
     @property
+    def sequences(self) -> tuple[Sequence, ...]:
+        """The requests of all rows, prefill first."""
+        return (*(row.sequence for row in self.extends), *(row.sequence for row in self.decodes))
+
+    @property
     def work(self) -> Work:
         """The amount of work, for a cost model. A snapshot counts as one state written."""
-        snapshots = sum(len(row.snapshots) for row in self.extends) + sum(row.snapshot is not None for row in self.decodes)
+        snapshots = sum(len(row.snapshots) for row in self.extends) + sum(
+            row.snapshot is not None for row in self.decodes
+        )
         return Work(
             prefill=tuple((row.prefix, row.end - row.prefix) for row in self.extends),
             decode=tuple(row.position + 1 for row in self.decodes),

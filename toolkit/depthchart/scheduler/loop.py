@@ -102,7 +102,11 @@ class Scheduler:
         self.log(Arrived(name, len(text), request.session or ""))
         need, room = len(text) + request.output_tokens, self.memory.allocator.total_tokens
         if need > room:
-            return self._end(job, Status.REJECTED, Rejected(name, f"{need} prompt and output tokens; the pool holds {room}"))
+            return self._end(
+                job,
+                Status.REJECTED,
+                Rejected(name, f"{need} prompt and output tokens; the pool holds {room}"),
+            )
         self.waiting[name] = job
         return job
 

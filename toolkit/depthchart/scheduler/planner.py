@@ -17,9 +17,16 @@ MIN_STATE_SLOTS = ROW_SLOTS + 1  # and the matched state, which stays locked
 
 class Planner:
     """``running`` is the scheduler's own dict, in order of admission. ``refusal`` says why the last ``admit``
-    said no; ``extends`` are the step's prefill rows so far; ``retracted`` are the jobs that lost their memory in this step."""
+    said no; ``extends`` are the step's prefill rows so far; ``retracted`` the jobs that lost their memory in it."""
 
-    def __init__(self, lifecycle: Lifecycle, running: dict[str, Job], mixed: bool, max_running: int, reserve: OutputReserve) -> None:
+    def __init__(
+        self,
+        lifecycle: Lifecycle,
+        running: dict[str, Job],
+        mixed: bool,
+        max_running: int,
+        reserve: OutputReserve,
+    ) -> None:
         self.lifecycle, self.memory = lifecycle, lifecycle.memory
         self.running, self.mixed, self.max_running, self.reserve = running, mixed, max_running, reserve
         self.refusal = ""
@@ -63,7 +70,11 @@ class Planner:
         output = min(job.remaining_output, self.reserve.clip_tokens)
         end, reason = self.budget.first_cut(match.tokens, len(job.text), output)
         if end <= match.tokens:
-            if self._planned or self.budget.step_tokens < 1 or self.budget.room_tokens < len(job.text) - match.tokens + output:
+            if (
+                self._planned
+                or self.budget.step_tokens < 1
+                or self.budget.room_tokens < len(job.text) - match.tokens + output
+            ):
                 return self._refuse(reason)
             end = self.budget.next_cut(match.tokens, len(job.text))  # a whole step is less than one cut grid
         self._begin(job, end)
@@ -144,7 +155,9 @@ class Planner:
     def _victim(self, keep: Job) -> Job | None:
         """Whom to retract: the decoding request with the fewest output tokens (of equal ones the longest, then
         the newest), or else a started prefill; never ``keep``, nor one with a row in this step."""
-        others = [job for job in self.running.values() if job is not keep and job.request_id not in self._planned]
+        others = [
+            job for job in self.running.values() if job is not keep and job.request_id not in self._planned
+        ]
         decoding = [job for job in others if job.decoding]
         return min(decoding or others, key=lambda job: (job.sampled, -job.goal, -job.order), default=None)
 

@@ -29,9 +29,13 @@ class OutputReserve:
         for name in ("start", "floor"):
             value = getattr(self, name)
             if not 0 < value <= 1:
-                raise ValueError(f"reserve {name}={value!r}: must lie in (0, 1]; nearest legal: {1.0 if value > 1 else 0.01}")
+                raise ValueError(
+                    f"reserve {name}={value!r}: must lie in (0, 1]; nearest legal: {1.0 if value > 1 else 0.01}"
+                )
         if self.floor > self.start:
-            raise ValueError(f"reserve floor={self.floor}: must not exceed start={self.start}; nearest legal: {self.start}")
+            raise ValueError(
+                f"reserve floor={self.floor}: must not exceed start={self.start}; nearest legal: {self.start}"
+            )
         self.share = self.start
 
     def tokens(self, running: Iterable[Job], page: int) -> int:

@@ -16,8 +16,8 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from depthchart.traces.lines import DamageLog, Parse, csv_requests, requests_of, whole
 from depthchart.files import write_whole
+from depthchart.traces.lines import DamageLog, Parse, csv_requests, requests_of, whole
 from depthchart.traces.neutral import KEYS, request_from_record, request_record
 from depthchart.traces.segments import Segments
 from depthchart.traces.trace import SEGMENT_LIMIT, Trace, TraceRequest
