@@ -3,6 +3,7 @@
 from itertools import product
 
 import pytest
+
 from depthchart.cases.one_path import one_path, usual_prompt
 from depthchart.columns import CHECKPOINTS, NODES
 from depthchart.depth import RULES, Decision, rule

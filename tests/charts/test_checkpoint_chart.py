@@ -7,13 +7,14 @@ from pathlib import Path
 import matplotlib as mpl
 import pandas as pd
 import pytest
+from matplotlib.collections import PathCollection
+from matplotlib.text import Text
+
 from depthchart.charts.checkpoint import checkpoint_chart
 from depthchart.charts.marks import collect_marks
 from depthchart.charts.style import figure, to_png, to_svg
 from depthchart.columns import CHECKPOINTS, NODES
 from depthchart.geometry import Geometry
-from matplotlib.collections import PathCollection
-from matplotlib.text import Text
 
 sys.path.insert(0, str(Path(__file__).parent))
 from chart_frames import (

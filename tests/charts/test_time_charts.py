@@ -5,6 +5,8 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
+
+from depthchart.charts.compare import compare_chart
 from depthchart.charts.requests import reuse_chart
 from depthchart.charts.timeline import schedule_chart
 from depthchart.columns import REQUESTS, STEPS
@@ -60,6 +62,33 @@ def test_reuse_says_what_it_leaves_out_and_who_lost_some():
     lost = int(requests["lost_tokens"].dropna().gt(0).sum())
     assert "Reuse of 23 requests (1 without a match yet left out)" in shown
     assert f"{lost} of 23 lost some" in shown
+
+
+def admitted(count):
+    return requests_frame(count).assign(admitted_s=lambda frame: frame["arrival_s"])
+
+
+@pytest.mark.parametrize("count", [1, 2, 4])
+def test_compared_runs_are_told_apart_and_their_text_is_clear(count):
+    runs = {f"a rule with quite a long name, number {i}": admitted(10 + i) for i in range(count)}
+    stopped = {next(iter(runs)): 3.0}
+    drawn = compare_chart(runs, stopped)
+    assert_text_is_clear(drawn)
+    lines = [line for line in drawn.axes[0].lines if len(line.get_xdata()) > 1]
+    assert len({(line.get_color(), line.get_linestyle()) for line in lines}) == count
+    assert "a rule with quite a long name, number 0, stopped at 3 s" in words(drawn)
+
+
+def test_compared_lines_end_at_the_sum_of_the_requests():
+    frame = admitted(24)
+    reused, lost = (ax.lines[0].get_ydata()[-1] for ax in compare_chart({"one": frame}).axes)
+    assert (reused, lost) == (frame["reused_tokens"].sum(), frame["lost_tokens"].sum())
+
+
+@pytest.mark.parametrize("count", [0, 5])
+def test_too_few_or_too_many_runs_are_refused(count):
+    with pytest.raises(ValueError, match=f"runs: {count} of them; must be 1 to 4"):
+        compare_chart({str(i): admitted(3) for i in range(count)})
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ import sys
 from itertools import pairwise
 
 import pytest
+
 from depthchart.widgets import geometry_explorer
 
 
