@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 
 from depthchart.events import (
     Entry,
@@ -38,7 +38,6 @@ class DrawnNode:
     had_state: bool = False
     kv_locks: int = 0
     state_locks: int = 0
-    children: dict[int, DrawnNode] = field(default_factory=dict)
 
     @property
     def status(self) -> str:
@@ -53,6 +52,12 @@ class TreeView:
 
     def __init__(self) -> None:
         self.nodes: dict[int, DrawnNode] = {}
+
+    def copy(self) -> TreeView:
+        """The same tree, apart from this one."""
+        other = TreeView()
+        other.nodes = {node_id: replace(node) for node_id, node in self.nodes.items()}
+        return other
 
     def apply(self, entry: Entry) -> None:
         """Take one event into account; those that do not touch the tree change nothing."""
