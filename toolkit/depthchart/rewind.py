@@ -11,13 +11,16 @@ from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
 from depthchart.events import (
+    Aborted,
     Donated,
     Entry,
+    Finished,
     Locked,
     Matched,
     NodeAdded,
     NodeRemoved,
     NodeSplit,
+    Rejected,
     StateDropped,
     StateFiled,
     Unlocked,
@@ -64,6 +67,8 @@ class Rewind:
         self._apart = max(LEAST_APART, -(-len(self.entries) // MOST_COPIES))
         self._copies: list[TreeView] = [TreeView()]
         self._touched: dict[int, list[int]] = {}
+        self._of: dict[str, list[int]] = {}
+        self._left: set[str] = set()
         self._named: dict[str, list[tuple[int, int]]] = {}
         self._view, self._count = TreeView(), 0
         for count, entry in enumerate(self.entries):
@@ -140,6 +145,24 @@ class Rewind:
         named.update(node_id for at, node_id in self._named.get(request, ()) if at < count)
         return {node.node_id for node_id in named for node in view.path(node_id)}
 
+    def running(self, moment: Moment) -> list[str]:
+        """The requests that were running at a moment, or left in it, in order of arrival."""
+        return [
+            request
+            for request, ats in self._of.items()
+            if ats[0] < moment.count and (ats[-1] >= moment.first or request not in self._left)
+        ]
+
+    def decisions(self, requests: Iterable[str], count: int) -> list[Entry]:
+        """The events of these requests among the first ``count``: what ``frames.checkpoints`` needs to know."""
+        ats = sorted(at for request in requests for at in self._of.get(request, ()) if at < count)
+        return [self.entries[at] for at in ats]
+
+    @property
+    def requests(self) -> list[str]:
+        """Every request that was ever matched or ran, in order of arrival."""
+        return list(self._of)
+
     def _forward(self, count: int) -> None:
         while self._count < count:
             self._view.apply(self.entries[self._count])
@@ -148,6 +171,10 @@ class Rewind:
     def _note(self, at: int, entry: Entry) -> None:
         """Remember which nodes an event concerns; a match concerns the whole path."""
         event: Any = entry.event
+        if request := getattr(event, "request", ""):
+            self._of.setdefault(request, []).append(at)
+        if isinstance(event, Finished | Aborted | Rejected):
+            self._left.add(event.request)
         if isinstance(event, Matched | Donated):
             self._named.setdefault(event.request, []).append((at, event.node_id))
         match event:

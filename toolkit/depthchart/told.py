@@ -75,7 +75,7 @@ def _node(event: object, own: int | None) -> str:
             wrong = "" if fits else f", but the node ends at {end:,}: MISPLACED"
             return f"{_it(node_id, own)} gets a state that has read {depth:,} tokens{wrong}"
         case StateDropped(node_id, why):
-            return f"{_it(node_id, own)} loses its state ({why}) and is a tombstone"
+            return f"{_it(node_id, own)} loses its state ({why})"
         case Locked(node_id, _) if own is not None:
             return "locked by a request"
         case Unlocked(node_id, _) if own is not None:

@@ -6,5 +6,6 @@ They need the extra ``lab`` (``pip install 'depthchart[lab]'``).
 from __future__ import annotations
 
 from depthchart.widgets.geometry import GeometryExplorer, geometry_explorer
+from depthchart.widgets.tree import TreeExplorer, tree_explorer
 
-__all__ = ["GeometryExplorer", "geometry_explorer"]
+__all__ = ["GeometryExplorer", "TreeExplorer", "geometry_explorer", "tree_explorer"]
