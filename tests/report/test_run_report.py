@@ -40,7 +40,7 @@ def report(run, tmp_path_factory):
 class Reader(HTMLParser):
     """Tags, ids and addresses, with their nesting checked."""
 
-    VOID = {"meta", "input", "br", "img", "link", "hr"}
+    VOID = frozenset({"meta", "input", "br", "img", "link", "hr"})
 
     def __init__(self, text):
         super().__init__()
@@ -83,8 +83,8 @@ def test_it_says_everything(report, run):
     text = report[1]
     for words in (
         "Summary", "What broke", "Schedule and reuse", "The tree through time", "Checkpoints", "Requests", "To repeat it",
-        "Provenance", "MisplacedStateError", f"{run.summary()['reused_tokens']:,}", run.provenance["commit"], run.assumptions,
-        "load_trace(&#x27;agentic&#x27;).head(150)", "strict=False", "--no-strict",
+        "Provenance", "MisplacedStateError", f"{run.summary()['reused_tokens']:,}", run.provenance["commit"],
+        run.assumptions, "load_trace(&#x27;agentic&#x27;).head(150)", "strict=False", "--no-strict",
     ):  # fmt: skip
         assert words in text
     assert text.count('class="frame"') in (FILM_FRAMES, FILM_FRAMES + 1)
@@ -98,7 +98,7 @@ def test_the_film_begins_where_an_invariant_broke(report):
 
 
 def test_progress_counts_every_picture(report):
-    path, text, _, told = report
+    _, text, _, told = report
     total = text.count("<figure") - 1 + text.count('class="frame"')
     assert told == [(done, total) for done in range(1, total + 1)]
 
@@ -119,7 +119,8 @@ def test_stopping_leaves_no_file(run, tmp_path):
 def test_data_of_every_figure(report, run):
     data = {path.name: pd.read_csv(path) for path in report[2].iterdir()}
     assert sorted(data) == [
-        "figure-1-steps.csv", "figure-2-requests.csv", "figure-3-checkpoints.csv", "figure-3-nodes.csv", "figure-4-nodes.csv",
+        "figure-1-steps.csv", "figure-2-requests.csv", "figure-3-checkpoints.csv", "figure-3-nodes.csv",
+        "figure-4-nodes.csv",
     ]  # fmt: skip
     assert tuple(data["figure-1-steps.csv"].columns) == STEPS
     assert len(data["figure-1-steps.csv"]) == len(run.records)

@@ -27,11 +27,12 @@ def moment_chart(
     request: str = "",
     theme: str = "light",
     max_nodes: int = 200,
+    clock: bool = True,
 ) -> Figure:
     """The checkpoint chart at a moment, on a depth axis that stays the same for the whole run.
 
     What has just changed is framed. Decisions are those of the requests that run at that moment; of ``request`` alone
-    where one is given, with the nodes of its path only.
+    where one is given, with the nodes of its path only. ``clock=False`` leaves out the time, where it means nothing.
     """
     nodes = frames.nodes(rewind.at(moment.count))
     if request:
@@ -43,7 +44,7 @@ def moment_chart(
         nodes,
         checkpoints[checkpoints["outcome"].ne("misplaced")],  # the node itself shows it
         geometry,
-        title=f"The tree{of} in step {moment.step:,}, at {moment.time_s:,.2f} s",
+        title=f"The tree{of} in step {moment.step:,}" + (f", at {moment.time_s:,.2f} s" if clock else ""),
         theme=theme,
         max_nodes=max_nodes,
         window=(0.0, max(1.0, rewind.deepest * 1.1)),
@@ -51,7 +52,7 @@ def moment_chart(
     )
 
 
-def headline(rewind: Rewind, moment: Moment) -> str:
+def headline(rewind: Rewind, moment: Moment, *, clock: bool = True) -> str:
     """The tree in numbers: ``step 34 · 12.31 s · 63 nodes: 40 states, 3 tombstones, 20 bare nodes · KV …``."""
     nodes = rewind.at(moment.count).nodes.values()
     counts = Counter(node.status for node in nodes)
@@ -60,7 +61,8 @@ def headline(rewind: Rewind, moment: Moment) -> str:
     what = (
         f"{_count(len(nodes), 'node')}: {', '.join(parts)} · KV of {tokens:,} tokens" if nodes else "no nodes"
     )
-    return f"step {moment.step:,} · {moment.time_s:,.2f} s · {what}"
+    time = f" · {moment.time_s:,.2f} s" if clock else ""
+    return f"step {moment.step:,}{time} · {what}"
 
 
 def moment_words(rewind: Rewind, moment: Moment, most: int = MOST_WORDS) -> list[str]:

@@ -99,10 +99,10 @@ class Rewind:
         self._forward(count)
         return self._view
 
-    def moments(self, by: str = "step") -> list[Moment]:
+    def moments(self, by: str = "step", *, changes_only: bool = True) -> list[Moment]:
         """When the tree changed: once for each ``"step"`` in which it did, or for each ``"event"`` that did it.
 
-        Always begins with the empty tree and ends with the last event.
+        Always begins with the empty tree and ends with the last event. ``changes_only=False`` gives every step or event.
         """
         if by not in ("step", "event"):
             raise ValueError(f"by={by!r}: must be 'step' or 'event'")
@@ -111,7 +111,11 @@ class Rewind:
         for at, entry in enumerate(self.entries):
             last = at + 1 == len(self.entries)
             ends = last or by == "event" or self.entries[at + 1].step != entry.step
-            if ends and (last or any(isinstance(e.event, CHANGES) for e in self.entries[first : at + 1])):
+            if ends and (
+                last
+                or not changes_only
+                or any(isinstance(e.event, CHANGES) for e in self.entries[first : at + 1])
+            ):
                 found.append(Moment(first, at + 1, entry.step, entry.time_s))
             if ends:
                 first = at + 1

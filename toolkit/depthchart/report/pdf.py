@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -41,7 +42,7 @@ def write_pdf(
         pages.gap(6)
         for number, block in enumerate((b for b in blocks if isinstance(b, Heading)), 1):
             pages.text(f"{number}.  {block.text}", BODY)
-        for block, after in zip(blocks, [*blocks[1:], None], strict=True):
+        for block, after in zip_longest(blocks, blocks[1:]):
             if isinstance(block, Heading) and isinstance(after, Picture | Film):
                 pages.section = block.text  # its pages say so at their foot
             else:

@@ -5,7 +5,15 @@ They need the extra ``lab`` (``pip install 'depthchart[lab]'``).
 
 from __future__ import annotations
 
+from depthchart.widgets.case import CaseExplorer, case_explorer
 from depthchart.widgets.geometry import GeometryExplorer, geometry_explorer
 from depthchart.widgets.tree import TreeExplorer, tree_explorer
 
-__all__ = ["GeometryExplorer", "TreeExplorer", "geometry_explorer", "tree_explorer"]
+__all__ = [
+    "CaseExplorer",
+    "GeometryExplorer",
+    "TreeExplorer",
+    "case_explorer",
+    "geometry_explorer",
+    "tree_explorer",
+]

@@ -22,8 +22,11 @@ MOST_PAST = 200
 class TreePane(w.VBox):
     """Shows one moment after another of ``rewind``; ``node_id`` is the node whose history is told."""
 
-    def __init__(self, rewind: Rewind, geometry: Geometry, *, theme: str = "light") -> None:
+    def __init__(
+        self, rewind: Rewind, geometry: Geometry, *, theme: str = "light", clock: bool = True
+    ) -> None:
         palette(theme)
+        self.clock = clock
         self.rewind, self.geometry, self.theme = rewind, geometry, theme
         self._pictures: OrderedDict[tuple[object, ...], bytes] = OrderedDict()
         self.head, self.words, self.past = w.HTML(), w.HTML(), w.HTML()
@@ -36,7 +39,7 @@ class TreePane(w.VBox):
     def show(self, moment: Moment, request: str = "", node_id: int | None = None) -> None:
         """Draw a moment; of one ``request`` alone where it is given, with the history of ``node_id``."""
         self.picture.value = self._drawn(moment, request)
-        self.head.value = f"<b>{escape(headline(self.rewind, moment))}</b>"
+        self.head.value = f"<b>{escape(headline(self.rewind, moment, clock=self.clock))}</b>"
         self.words.value = _list(moment_words(self.rewind, moment))
         self.past.value = "" if node_id is None else _history(self.rewind, moment, node_id)
 
@@ -44,7 +47,9 @@ class TreePane(w.VBox):
         """The picture as SVG; the last ones are kept, since one goes back and forth."""
         key = (moment.first, moment.count, request, self.theme)
         if key not in self._pictures:
-            figure = moment_chart(self.rewind, moment, self.geometry, request=request, theme=self.theme)
+            figure = moment_chart(
+                self.rewind, moment, self.geometry, request=request, theme=self.theme, clock=self.clock
+            )
             self._pictures[key] = to_svg(figure).encode()
             if len(self._pictures) > KEPT_PICTURES:
                 self._pictures.popitem(last=False)
