@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from depthchart.events import (
@@ -36,7 +37,8 @@ MOST_COPIES = 128
 CHANGES = (NodeAdded, NodeSplit, NodeRemoved, StateFiled, StateDropped, Violation)
 
 
-class Moment(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Moment:
     """After the first ``count`` events; ``first`` is the first event that belongs to it. Times in seconds."""
 
     first: int

@@ -40,8 +40,8 @@ def write_pdf(
         pages.text(title, 17, weight="bold")
         pages.paragraph(lead)
         pages.gap(6)
-        for number, block in enumerate((b for b in blocks if isinstance(b, Heading)), 1):
-            pages.text(f"{number}.  {block.text}", BODY)
+        for number, heading in enumerate((b for b in blocks if isinstance(b, Heading)), 1):
+            pages.text(f"{number}.  {heading.text}", BODY)
         for block, after in zip_longest(blocks, blocks[1:]):
             if isinstance(block, Heading) and isinstance(after, Picture | Film):
                 pages.section = block.text  # its pages say so at their foot

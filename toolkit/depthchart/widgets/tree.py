@@ -118,7 +118,7 @@ class TreeExplorer(w.VBox):
     def _offer_nodes(self) -> None:
         """The nodes that can be chosen: those in the tree, and the chosen one though it may be gone."""
         view, chosen = self.rewind.at(self.moment.count), self.node.value
-        shown = view.nodes.values()
+        shown = list(view.nodes.values())
         if self.request.value:
             own = self.rewind.nodes_of(self.request.value, self.moment.count)
             shown = [node for node in shown if node.node_id in own]
