@@ -14,7 +14,7 @@ JOBS ?= 2
 export OMP_NUM_THREADS ?= 1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo lab test lint bench notebooks pictures clean
+.PHONY: help demo lab dashboard test lint bench notebooks pictures clean
 .DELETE_ON_ERROR:
 
 help: ## list the verbs
@@ -23,8 +23,11 @@ help: ## list the verbs
 demo: $(VENV)/core.stamp ## replay the seed bug, simulate a trace, write a report
 	$(BIN)/depthchart demo
 
-lab: $(VENV)/lab.stamp ## open JupyterLab on notebooks/
-	$(BIN)/jupyter lab --notebook-dir=notebooks
+lab: $(VENV)/lab.stamp ## open JupyterLab on the index of notebooks/
+	$(BIN)/jupyter lab --notebook-dir=. --LabApp.default_url=/lab/tree/notebooks/index.ipynb $(if $(filter 0,$(shell id -u)),--allow-root)
+
+dashboard: $(VENV)/lab.stamp ## open the tree explorer as a page without code
+	$(BIN)/voila notebooks/01_time_travel.ipynb
 
 test: lint ## lint, types, import contracts, then every test that is not marked slow
 	$(BIN)/python -m pytest -n $(JOBS) -m "not slow" tests

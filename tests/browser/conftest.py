@@ -7,6 +7,7 @@ import socket
 import subprocess
 import sys
 import time
+import urllib.error
 import urllib.request
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -171,15 +172,20 @@ def _command(port, home):
     ]  # fmt: skip
 
 
-def _await(url, server, log, seconds=60):
-    """Until the server answers; fails at once, with its log, where it has ended."""
+def _await(url, server, log, seconds=60, anything=False):
+    """Until the server answers (with ``anything``: even that there is no such page); fails at once, with its log,
+    where it has ended."""
     end = time.monotonic() + seconds
     while time.monotonic() < end:
         if server.poll() is not None:
             break
         try:
-            with urllib.request.urlopen(f"{url}/api/status", timeout=2):
+            with urllib.request.urlopen(url if anything else f"{url}/api/status", timeout=2):
                 return
+        except urllib.error.HTTPError:
+            if anything:
+                return
+            time.sleep(0.2)
         except OSError:
             time.sleep(0.2)
-    pytest.fail(f"JupyterLab did not start:\n{log.read_text()[-3000:]}", pytrace=False)
+    pytest.fail(f"The server did not start:\n{log.read_text()[-3000:]}", pytrace=False)

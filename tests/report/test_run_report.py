@@ -139,9 +139,7 @@ def test_parquet_needs_pyarrow(run, tmp_path, monkeypatch):
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.peer
 def test_parquet_holds_the_same(tmp_path):
-    pytest.importorskip("pyarrow")
     steps = pd.DataFrame({"step": [1, 2], "time_s": [0.5, 1.0]})
     page = Page("t").figure(_empty(), "c", {"steps": steps})
     page.write(tmp_path / "p.html", data=tmp_path / "data", data_format="parquet")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from depthchart.geometry import Geometry
 
@@ -14,6 +14,7 @@ __all__ = [
     "GEOMETRY_FLAGS",
     "add_geometry",
     "add_simulation",
+    "add_verb",
     "geometry_of",
     "given_geometry",
     "simulation_of",
@@ -27,6 +28,21 @@ GEOMETRY_FLAGS = {
     "chunked_prefill_size": "token budget of one prefill step",
     "track_interval": "decode checkpoints are asked for every so many tokens",
 }
+
+
+def add_verb(
+    subparsers: Any, name: str, text: str, examples: str = "", **options: Any
+) -> argparse.ArgumentParser:
+    """Add a verb's own parser; ``examples`` are shown below its help as they are written."""
+    parser: argparse.ArgumentParser = subparsers.add_parser(
+        name,
+        help=text,
+        description=text,
+        epilog=examples or None,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        **options,
+    )
+    return parser
 
 
 def add_geometry(parser: argparse.ArgumentParser, *, page_size: int | None = None) -> None:

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from depthchart.commands.flags import add_simulation, simulation_of
+from depthchart.commands.flags import add_simulation, add_verb, simulation_of
 
 if TYPE_CHECKING:
     from depthchart.run import Run
@@ -27,13 +27,7 @@ exit code: 0 written, 2 the call, the trace or the folder is wrong"""
 
 def add_parser(subparsers: Any) -> None:
     """Add the verb to the command line's subparsers."""
-    parser = subparsers.add_parser(
-        NAME,
-        help=HELP,
-        description=HELP,
-        epilog=_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = add_verb(subparsers, NAME, HELP, _EXAMPLES)
     parser.add_argument("runs", nargs="+", metavar="RUN_DIR_OR_TRACE", help="folders of runs, or traces")
     parser.add_argument("--out", required=True, metavar="FILE", help="where to write it")
     parser.add_argument("--format", choices=("html", "pdf"), help="default: as FILE ends, else html")

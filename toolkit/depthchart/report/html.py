@@ -74,6 +74,8 @@ def _table(table: Table) -> str:
     words = f"<p class='caption'>{escape(table.caption)}</p>" if table.caption else ""
     kind = "wide long" if len(table.rows) > LONG_TABLE else "wide"
     html = table_html(table.rows, numeric=table.numeric).replace("<table ", "<table data-sort ", 1)
+    head, body = html.split("</thead>", 1)
+    html = f"{head.replace('_', '_<wbr>')}</thead>{body}"  # long names may be broken
     return f'{words}<div class="{kind}" tabindex="0">{html}</div>'
 
 

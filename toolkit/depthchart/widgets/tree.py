@@ -19,6 +19,7 @@ from depthchart.widgets.tree_pane import TreePane
 __all__ = ["TreeExplorer", "tree_explorer"]
 
 ALL = "all requests"
+NO_NODE = 0  # the root, which has no history
 FASTEST_MS = 300
 FRAMES = 240  # a long run is played in about so many steps
 
@@ -76,7 +77,7 @@ class TreeExplorer(w.VBox):
             options=[(ALL, ""), *((name, name) for name in self.rewind.requests)],
             layout=wide,
         )
-        self.node = w.Dropdown(description="history of", options=[("no node", None)], layout=wide)
+        self.node = w.Dropdown(description="history of", options=[("no node", NO_NODE)], layout=wide)
 
     @property
     def moment(self) -> Moment:
@@ -87,7 +88,7 @@ class TreeExplorer(w.VBox):
         """Show the chosen moment; an error is shown in its own words."""
         start, busy = perf_counter(), process_time()
         try:
-            self.pane.show(self.moment, self.request.value, self.node.value)
+            self.pane.show(self.moment, self.request.value, self.node.value or None)
             self._offer_nodes()
             self.message.value = ""
         except Exception as error:  # an error in a callback would otherwise be seen by nobody
@@ -123,9 +124,9 @@ class TreeExplorer(w.VBox):
             own = self.rewind.nodes_of(self.request.value, self.moment.count)
             shown = [node for node in shown if node.node_id in own]
         offered = {n.node_id: f"node {n.node_id} [{n.start:,}, {n.end:,}) {n.request}" for n in shown}
-        if chosen is not None:
+        if chosen != NO_NODE:
             offered.setdefault(chosen, f"node {chosen} (gone)")
-        options = [("no node", None), *((text, node_id) for node_id, text in offered.items())]
+        options = [("no node", NO_NODE), *((text, node_id) for node_id, text in offered.items())]
         if options != list(self.node.options):
             self._busy = True
             self.node.options = options

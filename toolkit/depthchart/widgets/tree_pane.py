@@ -76,6 +76,6 @@ def _history(rewind: Rewind, moment: Moment, node_id: int) -> str:
         else [*rows[: MOST_PAST // 2], ("…", "…", "…"), *rows[-MOST_PAST // 2 :]]
     )
     gone = "" if node_id in rewind.at(moment.count).nodes else " (not in the tree at this moment)"
-    title = f"<b>Node {node_id}{gone}, what happened to it in the whole run</b>"
+    title = f"<b>Node {node_id}{gone}: what happened to it in the whole run ({len(rows):,} entries)</b>"
     table = table_html([("time [s]", "step", "what"), *told], numeric=(0, 1))
     return f'<div style="max-height:260px;overflow:auto;line-height:1.35">{title}{table}</div>'

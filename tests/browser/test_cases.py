@@ -1,0 +1,46 @@
+"""The case explorer in a real JupyterLab, opened from the index page: another rule, checks off, steps, its report."""
+
+import pytest
+
+pytestmark = pytest.mark.browser
+
+
+def test_a_case_from_the_index(run_notebook, visit, lab, lab_home, offline):
+    page = visit.page
+    page.goto(f"{lab}/lab/tree/notebooks/index.ipynb?reset")
+    link = page.locator(".jp-RenderedMarkdown a", has_text="02 Recorded bugs")
+    link.wait_for()
+    visit.settle()
+    assert page.locator(".jp-RenderedMarkdown table tr").count() == len(
+        list(lab_home.glob("notebooks/*.ipynb"))
+    )
+    visit.picture("index")
+    link.click()
+    page.get_by_role("heading", name="02 Recorded bugs").wait_for()
+
+    run_notebook("02_bugs.ipynb")
+    root = page.locator(".depthchart-case-explorer")
+    root.locator("img").wait_for()
+    assert "PageSharedError at step 3" in root.inner_text()
+    assert "shares a page with segment [512, 576)" in root.inner_text()
+    visit.picture("case-strict")
+    root.get_by_text("stop where an invariant breaks").click()
+    root.get_by_text("64 too many").first.wait_for()
+    visit.settle()
+    visit.picture("case-checks-off")
+    root.get_by_role("slider").first.focus()
+    page.keyboard.press("Home")
+    root.get_by_text("no nodes", exact=False).first.wait_for()
+    root.locator("select").nth(1).select_option("absolute")
+    root.get_by_text("Sound: every invariant held").wait_for()
+    root.locator("select").first.select_option("split-leaves-state-on-child")
+    root.get_by_text("sglang-split", exact=False).or_(root.locator("pre")).first.wait_for()
+    visit.settle()
+    visit.picture("case-other")
+
+    root.get_by_role("button", name="Write report").click()
+    root.get_by_text("it opens without a network").wait_for()
+    offline.page.goto(f"file://{lab_home}/notebooks/out/case.html")
+    assert offline.page.locator("[data-film] .frame:not([hidden]) svg").is_visible()
+    offline.picture("case-report")
+    assert visit.failed == visit.outside == offline.failed == offline.outside == []
