@@ -25,7 +25,8 @@ def test_a_case_from_the_index(run_notebook, visit, lab, lab_home, offline):
     assert "shares a page with segment [512, 576)" in root.inner_text()
     visit.picture("case-strict")
     root.get_by_text("stop where an invariant breaks").click()
-    root.get_by_text("64 too many").first.wait_for()
+    root.get_by_text("step 3 · 1 node: 1 misplaced state", exact=False).wait_for()
+    assert "64 too many" in root.inner_text()
     visit.settle()
     visit.picture("case-checks-off")
     root.get_by_role("slider").first.focus()
@@ -34,7 +35,7 @@ def test_a_case_from_the_index(run_notebook, visit, lab, lab_home, offline):
     root.locator("select").nth(1).select_option("absolute")
     root.get_by_text("Sound: every invariant held").wait_for()
     root.locator("select").first.select_option("split-leaves-state-on-child")
-    root.get_by_text("sglang-split", exact=False).or_(root.locator("pre")).first.wait_for()
+    root.locator("pre", has_text="split-leaves-state-on-child").wait_for()
     visit.settle()
     visit.picture("case-other")
 

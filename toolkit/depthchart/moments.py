@@ -39,10 +39,12 @@ def moment_chart(
         nodes = nodes[nodes["node_id"].isin(rewind.nodes_of(request, moment.count))]
     asked = [request] if request else rewind.running(moment)
     checkpoints = frames.checkpoints(rewind.decisions(asked, moment.count))
+    # a misplaced state is shown by its node; where that is gone, there is nothing to show any more
+    gone = checkpoints["outcome"].eq("misplaced") & ~checkpoints["node_id"].isin(nodes["node_id"])
     of = f" of {request}" if request else ""
     return checkpoint_chart(
         nodes,
-        checkpoints[checkpoints["outcome"].ne("misplaced")],  # the node itself shows it
+        checkpoints[~gone],
         geometry,
         title=f"The tree{of} in step {moment.step:,}" + (f", at {moment.time_s:,.2f} s" if clock else ""),
         theme=theme,

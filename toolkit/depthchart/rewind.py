@@ -15,6 +15,7 @@ from depthchart.events import (
     Aborted,
     Donated,
     Entry,
+    Extended,
     Finished,
     Locked,
     Matched,
@@ -56,7 +57,7 @@ class Past(NamedTuple):
 
 
 class Rewind:
-    """A run's events with the tree that they make.
+    """A run's events with the tree that they make; ``deepest`` is the deepest token that was ever computed or filed.
 
     Args:
         entries: the run's events, in order (``Run.log``).
@@ -183,15 +184,22 @@ class Rewind:
             self._left.add(event.request)
         if isinstance(event, Matched | Donated):
             self._named.setdefault(event.request, []).append((at, event.node_id))
+        if isinstance(event, NodeAdded | Extended):
+            self.deepest = max(self.deepest, event.end)
         match event:
-            case NodeAdded(end=end):
-                self.deepest = max(self.deepest, end)
-                ids = [event.node_id]
             case NodeSplit(node_id, upper_id):
                 ids = [node_id, upper_id]
             case Matched(node_id=node_id):
                 ids = [node.node_id for node in self._view.path(node_id)]
-            case NodeRemoved() | StateFiled() | StateDropped() | Locked() | Unlocked() | Donated():
+            case (
+                NodeAdded()
+                | NodeRemoved()
+                | StateFiled()
+                | StateDropped()
+                | Locked()
+                | Unlocked()
+                | Donated()
+            ):
                 ids = [event.node_id]
             case _:
                 return

@@ -57,7 +57,7 @@ class CaseExplorer(w.VBox):
         self.strict = w.Checkbox(
             value=self.script.strict, description="stop where an invariant breaks", indent=False
         )
-        self.slider = w.IntSlider(description="step", continuous_update=False, layout=wide)
+        self.slider = w.IntSlider(description="step", continuous_update=False, readout=False, layout=wide)
         self.play = w.Play(interval=1000, show_repeat=False)
         self._link = w.jslink((self.play, "value"), (self.slider, "value"))
         self.intro, self.verdict, self.story, self.message = (w.HTML() for _ in range(4))
