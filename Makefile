@@ -44,7 +44,7 @@ bench: $(VENV)/dev.stamp ## run every benchmarks/bench_*.py
 
 notebooks: $(VENV)/dev.stamp ## run every notebook into out/notebooks/, sources stay as they are
 	$(if $(NOTEBOOKS),,$(error no notebooks/*.ipynb to run))
-	$(BIN)/jupyter nbconvert --to html --execute --output-dir out/notebooks $(NOTEBOOKS)
+	$(BIN)/depthchart export --execute --out out/notebooks $(NOTEBOOKS)
 
 pictures: $(VENV)/core.stamp ## draw the README's pictures anew
 	$(BIN)/python docs/make_pictures.py

@@ -27,6 +27,7 @@ VERBS = (
     "replay",
     "simulate",
     "report",
+    "export",
     "traces",
     "models",
 )  # module names, in the order of the help text
