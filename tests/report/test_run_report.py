@@ -40,7 +40,7 @@ def report(run, tmp_path_factory):
 class Reader(HTMLParser):
     """Tags, ids and addresses, with their nesting checked."""
 
-    VOID = frozenset({"meta", "input", "br", "img", "link", "hr"})
+    VOID = frozenset({"meta", "input", "br", "wbr", "img", "link", "hr"})
 
     def __init__(self, text):
         super().__init__()
