@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any, Literal
 
 import torch
@@ -78,7 +78,7 @@ def resolve_batch(
     cu_seqlens: Integers | None,
     initial_slots: Integers | None,
     final_slots: Integers | None,
-    snapshots: Iterable[Sequence[int]] | Any,
+    snapshots: Any,
 ) -> Batch:
     """The plan of a call: ``batch``, or one made of the four others (one sequence if nothing is said)."""
     if batch is None:
