@@ -116,8 +116,8 @@ def _halves(x: Tensor, k: Tensor, local: Tensor, scratch: Scratch) -> Tensor:
     factor = scratch(f"factor {size}", after.shape, kind)
     earlier = k[:, :half] * _power(border - local[:, :half], factor)
     result[:, :, half:, :half] = (x[:, :, half:] * _power(after, factor)) @ earlier.mT
-    halves = [torch.cat([z[..., :half, :], z[..., half:, :]], dim=-3) for z in (x, k)]
-    inner, _ = _diagonal(*halves, torch.cat([local[:, :half], after]), scratch)
+    x, k = (torch.cat([z[..., :half, :], z[..., half:, :]], dim=-3) for z in (x, k))
+    inner, _ = _diagonal(x, k, torch.cat([local[:, :half], after]), scratch)
     result[:, :, :half, :half], result[:, :, half:, half:] = inner.chunk(2, dim=1)
     return result
 
