@@ -15,7 +15,16 @@ HERE = Path(__file__).parent
 def test_kernels_interpreted():
     pytest.importorskip("triton")
     env = os.environ | {"TRITON_INTERPRET": "1"}
-    argv = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", str(HERE / "interpreted.py")]
+    argv = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-q",
+        "-x",
+        "-p",
+        "no:cacheprovider",
+        str(HERE / "interpreted.py"),
+    ]
     shown = subprocess.run(argv, env=env, cwd=HERE.parents[1], capture_output=True, text=True, check=False)
     assert shown.returncode == 0, shown.stdout[-4000:] + shown.stderr[-2000:]
 

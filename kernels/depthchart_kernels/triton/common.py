@@ -48,7 +48,7 @@ def dot(a, b, KIND: tl.constexpr):
     """a @ b in float32: operands in KIND; float32 ones as three TF32 products, whose error is that of float32."""
     if INTERPRET:
         return tl.dot(a.to(tl.float32), b.to(tl.float32))
-    if KIND == tl.float32:
+    if tl.float32 == KIND:
         return tl.dot(a.to(tl.float32), b.to(tl.float32), input_precision="tf32x3")
     return tl.dot(a.to(KIND), b.to(KIND))
 
@@ -137,10 +137,14 @@ def _on(array: IntArray, device: torch.device) -> Tensor:
 def check_device(tensor: Tensor, *more: Tensor | None) -> None:
     """Triton runs on CUDA tensors, or on any under the interpreter; and not in float64."""
     if not (tensor.is_cuda or INTERPRETED):
-        raise ValueError(f"impl='triton' needs CUDA tensors, got {tensor.device}; on CPU use 'chunked' or 'reference'")
+        raise ValueError(
+            f"impl='triton' needs CUDA tensors, got {tensor.device}; on CPU use 'chunked' or 'reference'"
+        )
     for x in (tensor, *more):
         if x is not None and x.dtype == torch.float64:
-            raise ValueError("impl='triton' supports float32, bfloat16 and float16; for float64 use 'chunked'")
+            raise ValueError(
+                "impl='triton' supports float32, bfloat16 and float16; for float64 use 'chunked'"
+            )
 
 
 def check_size(name: str, size: int, most: int) -> None:
@@ -152,7 +156,9 @@ def check_size(name: str, size: int, most: int) -> None:
 def check_width(width: int) -> None:
     """Chunks whose C × C matrices fit a program's registers."""
     if width > 128:
-        raise ValueError(f"impl='triton' supports chunk_width 16, 32, 64, 128, got {width}; use 'chunked' for 256")
+        raise ValueError(
+            f"impl='triton' supports chunk_width 16, 32, 64, 128, got {width}; use 'chunked' for 256"
+        )
 
 
 def power_of_two(size: int) -> int:

@@ -60,7 +60,17 @@ def delta(
         kernels.invert_kernel[grid](lower, beta, table.chunks, tri, value_heads, C=width, num_warps=4)
     else:
         kernels.head_prepare_kernel[grid](
-            q, k, g, beta, table.chunks, tri, scores, scale, *sizes, **blocks, num_warps=8 if width > 64 else 4
+            q,
+            k,
+            g,
+            beta,
+            table.chunks,
+            tri,
+            scores,
+            scale,
+            *sizes,
+            **blocks,
+            num_warps=8 if width > 64 else 4,
         )
     config = scan_config("kda" if channel else "gated_delta", width, q.dtype)
     value_block = min(config.value_block, power_of_two(value_dim))
@@ -77,5 +87,7 @@ def slots_of(pool: Tensor | None, like: Tensor) -> Tensor:
     if pool is None:
         return like.new_zeros([1, 1], dtype=torch.float32)
     if not pool[:1].is_contiguous():
-        raise ValueError(f"pool's slots must be contiguous, got strides {pool.stride()}; any stride between slots is fine")
+        raise ValueError(
+            f"pool's slots must be contiguous, got strides {pool.stride()}; any stride between slots is fine"
+        )
     return pool

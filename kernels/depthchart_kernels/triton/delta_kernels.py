@@ -122,7 +122,7 @@ def scan_kernel(
     length = tl.load(sequences + s * 5 + 1)
     if length == 0:
         return
-    first_chunk = tl.load(sequences + s * 5 + 2)
+    begin, first_chunk = tl.load(sequences + s * 5), tl.load(sequences + s * 5 + 2)
     initial, final = tl.load(sequences + s * 5 + 3), tl.load(sequences + s * 5 + 4)
     i, kk, vv = tl.arange(0, C), tl.arange(0, BK), vb * BV + tl.arange(0, BV)
     inside, columns = kk < K, vv < V
@@ -134,7 +134,10 @@ def scan_kernel(
         state = load(pool + initial * slot_stride + tile, tile_mask).to(tl.float32)
     for n in range(0, (length + C - 1) // C):
         chunk = first_chunk + n
-        start, rows = tl.load(chunks + chunk * 4), tl.load(chunks + chunk * 4 + 1)
+        start, rows = (
+            begin + n * C,
+            tl.minimum(length - n * C, C),
+        )  # not from the table: loads must not wait for it
         valid, token = i < rows, start + i
         mask = valid[:, None] & inside[None, :]
         where = (token[:, None] * H + qk_head) * K + kk[None, :]
@@ -163,7 +166,9 @@ def scan_kernel(
                 if low + j < high:
                     depth, slot = tl.load(snapshots + (low + j) * 2), tl.load(snapshots + (low + j) * 2 + 1)
                     if CHANNEL:
-                        then = channel_advance(state, kc, u, g, token, i, kk, depth, inside, HV, head, K, KIND)
+                        then = channel_advance(
+                            state, kc, u, g, token, i, kk, depth, inside, HV, head, K, KIND
+                        )
                     else:
                         then = head_advance(state, kc, u, sums, i, depth, KIND)
                     store(pool + slot * slot_stride + tile, then, tile_mask)

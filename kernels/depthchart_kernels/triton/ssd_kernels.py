@@ -18,7 +18,7 @@ def ssd_kernel(
     length = tl.load(sequences + s * 5 + 1)
     if length == 0:
         return
-    first_chunk = tl.load(sequences + s * 5 + 2)
+    begin, first_chunk = tl.load(sequences + s * 5), tl.load(sequences + s * 5 + 2)
     initial, final = tl.load(sequences + s * 5 + 3), tl.load(sequences + s * 5 + 4)
     i, nn, pp = tl.arange(0, C), tl.arange(0, BN), pb * BP + tl.arange(0, BP)
     inside, columns = nn < N, pp < P
@@ -31,7 +31,10 @@ def ssd_kernel(
         state = load(pool + initial * slot_stride + tile, tile_mask).to(tl.float32)
     for n in range(0, (length + C - 1) // C):
         chunk = first_chunk + n
-        start, rows = tl.load(chunks + chunk * 4), tl.load(chunks + chunk * 4 + 1)
+        start, rows = (
+            begin + n * C,
+            tl.minimum(length - n * C, C),
+        )  # not from the table: loads must not wait for it
         valid, token = i < rows, start + i
         mask = valid[:, None] & inside[None, :]
         where = (token[:, None] * G + group) * N + nn[None, :]

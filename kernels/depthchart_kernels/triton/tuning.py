@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import torch
 
-__all__ = ["Config", "TABLE", "scan_config"]
+__all__ = ["TABLE", "Config", "scan_config"]
 
 
 @dataclass(frozen=True, slots=True)
