@@ -18,7 +18,7 @@ from depthchart_kernels.triton.common import (
     power_of_two,
     tables,
 )
-from depthchart_kernels.triton.tuning import scan_config
+from depthchart_kernels.triton.tuning import CHANNEL_WARPS, scan_config, square_warps
 
 __all__ = ["delta"]
 
@@ -52,26 +52,15 @@ def delta(
     sizes = (heads, value_heads, key_dim)
     blocks: dict[str, Any] = {"C": width, "BK": power_of_two(key_dim), "KIND": kind_of(q)}
     grid = (table.chunk_count, value_heads)
+    lower = torch.empty(square, dtype=torch.float32, device=q.device)
+    prepare = (q, k, g, beta, table.chunks, lower, scores, scale, *sizes)
     if channel:
-        lower = torch.empty(square, dtype=torch.float32, device=q.device)
-        kernels.channel_scores_kernel[(*grid, width // 16)](
-            q, k, g, beta, table.chunks, lower, scores, scale, *sizes, **blocks, num_warps=4
-        )
-        kernels.invert_kernel[grid](lower, beta, table.chunks, tri, value_heads, C=width, num_warps=4)
+        kernels.channel_scores_kernel[(*grid, width // 16)](*prepare, **blocks, num_warps=CHANNEL_WARPS)
     else:
-        kernels.head_prepare_kernel[grid](
-            q,
-            k,
-            g,
-            beta,
-            table.chunks,
-            tri,
-            scores,
-            scale,
-            *sizes,
-            **blocks,
-            num_warps=8 if width > 64 else 4,
-        )
+        kernels.head_scores_kernel[grid](*prepare, **blocks, num_warps=square_warps(width))
+    kernels.invert_kernel[grid](
+        lower, beta, table.chunks, tri, value_heads, C=width, num_warps=square_warps(width)
+    )
     config = scan_config("kda" if channel else "gated_delta", width, q.dtype)
     value_block = min(config.value_block, power_of_two(value_dim))
     kernels.scan_kernel[(batch.sequences, value_heads, -(-value_dim // value_block))](

@@ -6,7 +6,9 @@ from dataclasses import dataclass
 
 import torch
 
-__all__ = ["TABLE", "Config", "scan_config"]
+__all__ = ["CHANNEL_WARPS", "TABLE", "Config", "scan_config", "square_warps"]
+
+CHANNEL_WARPS = 4  # of the kernel that scores 16 rows with a decay a channel
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,3 +52,8 @@ TABLE: dict[tuple[str, int, int], Config] = {
 def scan_config(op: str, width: int, kind: torch.dtype) -> Config:
     """Parameters of a scan's loop kernel."""
     return TABLE[op, width, kind.itemsize]
+
+
+def square_warps(width: int) -> int:
+    """Warps of the kernels that hold a chunk's square matrices."""
+    return 4 if width <= 64 else 8
