@@ -83,7 +83,11 @@ def compile_case(case: Case) -> Usage:
         function,
         signature,
         {(names.index(name),): value for name, value in constants.items()},
-        {(i,): [["tt.divisibility", 16]] for i, name in enumerate(names) if _divisible(name, signature[name])},
+        {
+            (i,): [["tt.divisibility", 16]]
+            for i, name in enumerate(names)
+            if _divisible(name, signature[name])
+        },
     )
     options = {"num_warps": case.warps, "num_stages": case.stages}
     compiled = triton.compile(source, target=GPUTarget("cuda", 90, 32), options=options)
