@@ -31,6 +31,7 @@ __all__ = ["SHARED_LIMIT", "Case", "Usage", "cases", "compile_case", "main"]
 
 SHARED_LIMIT = 232_448  # bytes of shared memory that a block may use on Hopper
 TYPES = {2: "bf16", 4: "fp32"}
+OPERANDS = ("q", "k", "v", "tri", "scores", "output", "x", "b", "c", "read_k", "read_q", "write_k", "plain_k")
 KINDS = {2: tl.bfloat16, 4: tl.float32}
 
 
@@ -96,7 +97,9 @@ def compile_case(case: Case) -> Usage:
 
 def _divisible(name: str, kind: str) -> bool:
     """What a launch with 16 query/key heads, 64 value heads and sizes of 64 and 128 would find divisible by 16."""
-    return kind.startswith("*") or name in ("H", "HV", "K", "V", "P", "N", "slot_stride")
+    return kind.startswith("*") or (
+        kind != "constexpr" and name in ("H", "HV", "K", "V", "P", "N", "slot_stride")
+    )
 
 
 def _signature(case: Case) -> tuple[Any, dict[str, str], dict[str, Any]]:
@@ -107,25 +110,34 @@ def _signature(case: Case) -> tuple[Any, dict[str, str], dict[str, Any]]:
         "scale": "fp32",
     }
     tables = dict.fromkeys(("sequences", "chunks", "snapshots"), "*i64")
-    wide = dict.fromkeys(("g", "beta", "dt", "a", "d", "pool", "lower"), "*fp32")
-    types = (
-        sizes
-        | tables
-        | wide
-        | dict.fromkeys(("q", "k", "v", "tri", "scores", "output", "x", "b", "c"), operand)
-    )
+    wide = dict.fromkeys(("g", "beta", "dt", "a", "d", "pool", "lower", "decay"), "*fp32")
+    types = sizes | tables | wide | dict.fromkeys(OPERANDS, operand)
     values: dict[str, Any] = {"C": case.width}
     if case.kernel == "invert":
         return delta_kernels.invert_kernel, types, values
     if case.op == "ssd":
-        values |= {"BN": 128, "BP": case.value_block, "KIND": kind, "SKIP": True, "MOST": case.snapshots}
+        values |= {
+            "BN": 128,
+            "BP": case.value_block,
+            "KIND": kind,
+            "SKIP": True,
+            "MOST": case.snapshots,
+            "P": 64,
+            "N": 128,
+        }
         return ssd_kernels.ssd_kernel, types, values
     values |= {"BK": 128, "KIND": kind}
     if case.kernel == "head_scores":
         return delta_kernels.head_scores_kernel, types, values
     if case.kernel == "channel_scores":
         return delta_kernels.channel_scores_kernel, types, values
-    values |= {"BV": case.value_block, "CHANNEL": case.op == "kda", "MOST": case.snapshots}
+    values |= {
+        "BV": case.value_block,
+        "CHANNEL": case.op == "kda",
+        "MOST": case.snapshots,
+        "K": 128,
+        "V": 128,
+    }
     return delta_kernels.scan_kernel, types, values
 
 

@@ -53,19 +53,27 @@ def delta(
     blocks: dict[str, Any] = {"C": width, "BK": power_of_two(key_dim), "KIND": kind_of(q)}
     grid = (table.chunk_count, value_heads)
     lower = torch.empty(square, dtype=torch.float32, device=q.device)
-    prepare = (q, k, g, beta, table.chunks, lower, scores, scale, *sizes)
+    loop_k, loop_q, write_k, decay = k, q, k, lower  # the last two are not read with one decay a head
     if channel:
-        kernels.channel_scores_kernel[(*grid, width // 16)](*prepare, **blocks, num_warps=CHANNEL_WARPS)
+        scores.zero_()  # blocks above the diagonal are not written
+        loop_k, loop_q, write_k = (q.new_empty([q.shape[0], value_heads, key_dim]) for _ in range(3))
+        decay = lower.new_empty([table.chunk_count, value_heads, key_dim])
+        kernels.channel_scores_kernel[(*grid, width // 16)](
+            q, k, g, beta, table.chunks, lower, scores, loop_k, loop_q, write_k, decay, scale, *sizes, **blocks,
+            num_warps=CHANNEL_WARPS,
+        )  # fmt: skip
     else:
-        kernels.head_scores_kernel[grid](*prepare, **blocks, num_warps=square_warps(width))
+        kernels.head_scores_kernel[grid](
+            q, k, g, beta, table.chunks, lower, scores, scale, *sizes, **blocks, num_warps=square_warps(width)
+        )
     kernels.invert_kernel[grid](
         lower, beta, table.chunks, tri, value_heads, C=width, num_warps=square_warps(width)
     )
     config = scan_config("kda" if channel else "gated_delta", width, q.dtype)
     value_block = min(config.value_block, power_of_two(value_dim))
     kernels.scan_kernel[(batch.sequences, value_heads, -(-value_dim // value_block))](
-        q, k, v, g, tri, scores, output, pool, table.sequences, table.chunks, table.snapshots, scale,
-        *sizes, value_dim, pool.stride(0), **blocks, BV=value_block, CHANNEL=channel, MOST=table.most,
+        loop_q, loop_k, v, g, write_k, decay, k, tri, scores, output, pool,
+        table.sequences, table.chunks, table.snapshots, scale, heads, value_heads, pool.stride(0), **blocks, K=key_dim, V=value_dim, BV=value_block, CHANNEL=channel, MOST=table.most,
         num_warps=config.warps, num_stages=config.stages,
     )  # fmt: skip
     return output

@@ -49,7 +49,7 @@ def ssd(
     block = min(config.value_block, power_of_two(size))
     ssd_kernel[(batch.sequences, heads, -(-size // block))](
         x, dt, a, b, c, a if d is None else d, output, pool, table.sequences, table.chunks, table.snapshots,
-        heads, groups, size, states, pool.stride(0), C=width, BN=power_of_two(states), BP=block, KIND=kind_of(x),
+        heads, groups, pool.stride(0), P=size, N=states, C=width, BN=power_of_two(states), BP=block, KIND=kind_of(x),
         SKIP=d is not None, MOST=table.most, num_warps=config.warps, num_stages=config.stages,
     )  # fmt: skip
     return output

@@ -7,11 +7,13 @@ import triton.language as tl
 
 from depthchart_kernels.triton.common import differences, dot, exp, load, store
 
+from depthchart_kernels.triton.delta_kernels import either
+
 
 @triton.jit
 def ssd_kernel(
-    x, dt, a, b, c, d, output, pool, sequences, chunks, snapshots, H, G, P, N, slot_stride,
-    C: tl.constexpr, BN: tl.constexpr, BP: tl.constexpr, KIND: tl.constexpr, SKIP: tl.constexpr, MOST: tl.constexpr,
+    x, dt, a, b, c, d, output, pool, sequences, chunks, snapshots, H, G, slot_stride,
+    P: tl.constexpr, N: tl.constexpr, C: tl.constexpr, BN: tl.constexpr, BP: tl.constexpr, KIND: tl.constexpr, SKIP: tl.constexpr, MOST: tl.constexpr,
 ):  # fmt: skip
     """The state is held transposed, [BN, BP], so that all products read it as it lies."""
     s, head, pb = tl.program_id(0).to(tl.int64), tl.program_id(1), tl.program_id(2)
@@ -26,7 +28,7 @@ def ssd_kernel(
     tile = pp[None, :] * N + nn[:, None]
     head_pool = pool + head.to(tl.int64) * P * N
     n_rows, p_rows = i[:, None] * (G * N) + nn[None, :], i[:, None] * (H * P) + pp[None, :]
-    tile_mask = inside[:, None] & columns[None, :]
+    tile_mask = either(inside[:, None], N == BN) & either(columns[None, :], P % BP == 0)
     group = head // (H // G)
     rate = tl.load(a + head).to(tl.float64)
     state = tl.zeros([BN, BP], tl.float32)
@@ -39,7 +41,8 @@ def ssd_kernel(
             tl.minimum(length - n * C, C),
         )  # not from the table: loads must not wait for it
         valid = i < rows
-        mask, xmask = valid[:, None] & inside[None, :], valid[:, None] & columns[None, :]
+        mask = valid[:, None] & either(inside[None, :], N == BN)
+        xmask = valid[:, None] & either(columns[None, :], P % BP == 0)
         n_base, p_base = (start * G + group) * N, (start * H + head) * P
         bc, cc = load(b + n_base + n_rows, mask), load(c + n_base + n_rows, mask)
         xc = load(x + p_base + p_rows, xmask).to(tl.float32)
