@@ -46,6 +46,11 @@ def test_what_is_not_supported_is_named(op):
     call = random_call(op, [5], heads=1, value_heads=1)
     with pytest.raises(ValueError, match="supports chunk_width 16, 32, 64, 128, got 256"):
         call.run("triton", 256)
+    if op != "gated_delta":
+        with pytest.raises(
+            ValueError, match=f"supports chunk_width 16, 32, 64 for {op} in torch.bfloat16, got 128"
+        ):
+            call.run("triton", 128, torch.bfloat16)
     with pytest.raises(ValueError, match="supports float32, bfloat16 and float16"):
         call.run("triton", 16, torch.float64)
 

@@ -38,6 +38,8 @@ def delta(
     check_device(q, k, v, g, beta, pool)
     check_width(width)
     check_size("key size", q.shape[2], 256)
+    channel = g.ndim == 3
+    config = scan_config("kda" if channel else "gated_delta", width, q.dtype)
     q, k, v, g, beta = (x.contiguous() for x in (q, k, v, g, beta))
     output = torch.empty_like(v)
     table = tables(batch, width, q.device)
@@ -46,7 +48,6 @@ def delta(
     if not table.chunk_count:
         return output
     heads, key_dim, value_heads, value_dim = q.shape[1], q.shape[2], v.shape[1], v.shape[2]
-    channel = g.ndim == 3
     square = [table.chunk_count, value_heads, width, width]
     tri, scores = (torch.empty(square, dtype=q.dtype, device=q.device) for _ in range(2))
     sizes = (heads, value_heads, key_dim)
@@ -69,11 +70,11 @@ def delta(
     kernels.invert_kernel[grid](
         lower, beta, table.chunks, tri, value_heads, C=width, num_warps=square_warps(width)
     )
-    config = scan_config("kda" if channel else "gated_delta", width, q.dtype)
     value_block = min(config.value_block, power_of_two(value_dim))
     kernels.scan_kernel[(batch.sequences, value_heads, -(-value_dim // value_block))](
         loop_q, loop_k, v, g, write_k, decay, k, tri, scores, output, pool,
-        table.sequences, table.chunks, table.snapshots, scale, heads, value_heads, pool.stride(0), **blocks, K=key_dim, V=value_dim, BV=value_block, CHANNEL=channel, MOST=table.most,
+        table.sequences, table.chunks, table.snapshots, scale, heads, value_heads,
+        pool.stride(0), **blocks, K=key_dim, V=value_dim, BV=value_block, CHANNEL=channel, MOST=table.most,
         num_warps=config.warps, num_stages=config.stages,
     )  # fmt: skip
     return output

@@ -137,8 +137,8 @@ def invert_kernel(lower, beta, chunks, tri, HV, C: tl.constexpr):
 def scan_kernel(
     q, k, v, g, write_k, decay, plain_k, tri, scores, output, pool, sequences, chunks, snapshots,
     scale, H, HV, slot_stride,
-    K: tl.constexpr, V: tl.constexpr, C: tl.constexpr, BK: tl.constexpr, BV: tl.constexpr, KIND: tl.constexpr, CHANNEL: tl.constexpr,
-    MOST: tl.constexpr,
+    K: tl.constexpr, V: tl.constexpr, C: tl.constexpr, BK: tl.constexpr, BV: tl.constexpr, KIND: tl.constexpr,
+    CHANNEL: tl.constexpr, MOST: tl.constexpr,
 ):  # fmt: skip
     """One sequence, value head and block of value columns: the loop over chunks, the state in registers.
 

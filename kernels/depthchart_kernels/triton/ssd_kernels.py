@@ -6,14 +6,14 @@ import triton
 import triton.language as tl
 
 from depthchart_kernels.triton.common import differences, dot, exp, load, store
-
 from depthchart_kernels.triton.delta_kernels import either
 
 
 @triton.jit
 def ssd_kernel(
     x, dt, a, b, c, d, output, pool, sequences, chunks, snapshots, H, G, slot_stride,
-    P: tl.constexpr, N: tl.constexpr, C: tl.constexpr, BN: tl.constexpr, BP: tl.constexpr, KIND: tl.constexpr, SKIP: tl.constexpr, MOST: tl.constexpr,
+    P: tl.constexpr, N: tl.constexpr, C: tl.constexpr, BN: tl.constexpr, BP: tl.constexpr,
+    KIND: tl.constexpr, SKIP: tl.constexpr, MOST: tl.constexpr,
 ):  # fmt: skip
     """The state is held transposed, [BN, BP], so that all products read it as it lies."""
     s, head, pb = tl.program_id(0).to(tl.int64), tl.program_id(1), tl.program_id(2)
