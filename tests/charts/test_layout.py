@@ -1,5 +1,6 @@
 import pandas as pd
 import pytest
+
 from depthchart.charts.layout import lane_layout, relevant_nodes
 
 

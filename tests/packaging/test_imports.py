@@ -13,7 +13,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 HEAVY = ("torch", "triton", "pandas", "matplotlib", "ipywidgets", "IPython")
-CONTROL_PATH = ("geometry", "depth", "tokens", "cache", "scheduler", "simulate", "traces")
+CONTROL_PATH = ("geometry", "depth", "tokens", "cache", "scheduler", "simulate", "traces", "models", "roofline")
 
 
 def present(rooms: tuple[str, ...]) -> list[str]:

@@ -6,6 +6,7 @@ import gzip
 from pathlib import Path
 
 import pytest
+
 from depthchart.traces import load_trace
 from depthchart.traces.lines import DamageLog
 

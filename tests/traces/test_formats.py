@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+
 from depthchart.traces import bundle, load_trace, write_trace
 from depthchart.traces.bundle import bundled_path, bundled_trace
 

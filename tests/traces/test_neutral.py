@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
+
 from depthchart.traces.neutral import read_neutral, trace_lines, write_trace
 from depthchart.traces.synthesize import make
 from depthchart.traces.trace import Trace, TraceRequest

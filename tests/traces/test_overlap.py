@@ -6,11 +6,12 @@ import subprocess
 import sys
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
 from depthchart.traces import Trace, TraceRequest, describe, make
 from depthchart.traces.overlap import reusable, seen_prefixes
 from depthchart.traces.trace import canonical, runs_to_tokens
-from hypothesis import given
-from hypothesis import strategies as st
 
 RUNS = st.lists(st.tuples(st.integers(0, 2), st.integers(0, 2), st.integers(1, 4)), min_size=1, max_size=5)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 
 import pytest
+
 from depthchart.traces import Trace, TraceRequest, make
 from depthchart.traces.prepare import _KEPT
 from depthchart.traces.prepare import prepare as prepare_trace

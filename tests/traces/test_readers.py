@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+
 from depthchart.traces import load_trace, stream_trace
 from depthchart.traces.formats import detect
 from depthchart.traces.lines import DamageLog

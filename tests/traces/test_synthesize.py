@@ -6,6 +6,7 @@ import gzip
 from collections import Counter
 
 import pytest
+
 from depthchart.traces.bundle import BUNDLED, bundled_path, bundled_trace
 from depthchart.traces.neutral import trace_bytes, write_trace
 from depthchart.traces.synthesize import GENERATORS, make

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
 from depthchart.traces.trace import (
     Trace,
     TraceRequest,
@@ -14,8 +17,6 @@ from depthchart.traces.trace import (
     runs_to_tokens,
     slice_runs,
 )
-from hypothesis import given
-from hypothesis import strategies as st
 
 ANY_RUNS = st.lists(st.tuples(st.integers(0, 3), st.integers(0, 6), st.integers(0, 5)), max_size=8)
 

@@ -41,8 +41,9 @@ CHECKPOINTS: Final = (
     "outcome",  # one of OUTCOMES
     "reason",  # in words
 )
-OUTCOMES: Final = ("donated", "refused", "misplaced", "superseded")
-"""superseded: a tracked state that was overwritten, or given back, before it could be donated."""
+OUTCOMES: Final = ("donated", "refused", "misplaced", "superseded", "pending")
+"""superseded: a tracked state that was overwritten, or given back, before it could be donated; pending:
+tracked, and its request still runs."""
 
 REQUESTS: Final = (
     "request",

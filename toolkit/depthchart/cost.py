@@ -7,7 +7,7 @@ from typing import Protocol
 
 from depthchart.scheduler.work import Work
 
-__all__ = ["CostModel", "LinearCost"]
+__all__ = ["CostModel", "LinearCost", "hit_value_s", "prefill_s"]
 
 
 class CostModel(Protocol):
@@ -49,3 +49,32 @@ class LinearCost:
             + context * self.context_token_s
             + work.state_copies * self.state_copy_s
         )
+
+
+def prefill_s(cost: CostModel, tokens: int, before: int = 0, step_tokens: int = 8192) -> float:
+    """Seconds to prefill ``tokens`` after ``before`` cached ones, alone on the machine, at most ``step_tokens`` a
+    step."""
+    if tokens < 0 or before < 0:
+        name, value = ("tokens", tokens) if tokens < 0 else ("before", before)
+        raise ValueError(f"{name}={value}: must be 0 or more; nearest: 0")
+    if step_tokens < 1:
+        raise ValueError(f"step_tokens={step_tokens}: must be at least 1; nearest: 1")
+    cuts = range(before, before + tokens, step_tokens)
+    return sum(cost.step_s(Work(((at, min(step_tokens, before + tokens - at)),))) for at in cuts)
+
+
+def hit_value_s(cost: CostModel, prompt_tokens: int, hit_tokens: int, step_tokens: int = 8192) -> float:
+    """Seconds that reusing the first ``hit_tokens`` of a prompt saves: the prefill of the whole prompt less the
+    prefill of the rest and the copy of the matched state. At least the last token must run, so a hit is at most
+    ``prompt_tokens`` - 1. Negative where the copy costs more than it saves."""
+    if not 0 <= hit_tokens < max(prompt_tokens, 1):
+        near = min(max(hit_tokens, 0), prompt_tokens - 1)
+        raise ValueError(
+            f"hit_tokens={hit_tokens}: must be 0 to prompt_tokens - 1 = {prompt_tokens - 1}; nearest: {near}"
+        )
+    if not hit_tokens:
+        return 0.0
+    first = min(step_tokens, prompt_tokens - hit_tokens)
+    with_copy = cost.step_s(Work(((hit_tokens, first),), state_copies=1))
+    rest = prefill_s(cost, prompt_tokens - hit_tokens - first, hit_tokens + first, step_tokens)
+    return prefill_s(cost, prompt_tokens, 0, step_tokens) - with_copy - rest

@@ -34,11 +34,13 @@ class NodeRemoved(NamedTuple):
 
 
 class StateFiled(NamedTuple):
-    """A state that has consumed ``state_depth`` tokens now hangs on the node (``end`` = its depth)."""
+    """A state that has consumed ``state_depth`` tokens now hangs on the node that ends at ``end``; ``fits``
+    where they are exactly the tokens of the node's path."""
 
     node_id: int
     end: int
     state_depth: int
+    fits: bool
 
 
 class StateDropped(NamedTuple):
@@ -80,6 +82,13 @@ class Admitted(NamedTuple):
 
 
 class AdmissionRefused(NamedTuple):
+    request: str
+    reason: str
+
+
+class Rejected(NamedTuple):
+    """The request could never fit, whatever else runs."""
+
     request: str
     reason: str
 
@@ -159,7 +168,7 @@ class Violation(NamedTuple):
 
 Event: TypeAlias = (
     NodeAdded | NodeSplit | NodeRemoved | StateFiled | StateDropped | Locked | Unlocked
-    | Arrived | Matched | Admitted | AdmissionRefused | Extended | Tracked | Donated | NotDonated
+    | Arrived | Matched | Admitted | AdmissionRefused | Rejected | Extended | Tracked | Donated | NotDonated
     | FirstToken | Finished | Freed | Aborted | Retracted | Violation
 )  # fmt: skip
 Emit: TypeAlias = Callable[[Any], None]

@@ -11,13 +11,25 @@ prefix just as far as their ids agree, and the radix tree compares ints.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Hashable, Iterable
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["PrefixIndex", "Runs", "Tag", "Text", "canonical", "common_prefix", "page_keys", "raw", "runs_length", "runs_to_tokens", "slice_runs"]
+__all__ = [
+    "PrefixIndex",
+    "Runs",
+    "Tag",
+    "Text",
+    "canonical",
+    "common_prefix",
+    "page_keys",
+    "raw",
+    "runs_length",
+    "runs_to_tokens",
+    "slice_runs",
+]
 
 Run: TypeAlias = tuple[int, int, int]
 Runs: TypeAlias = tuple[Run, ...]
@@ -103,12 +115,17 @@ class Text:
 
     def append(self, runs: Iterable[Run]) -> None:
         """Add tokens at the end (a decode step's output)."""
-        self._runs = canonical((*self._runs, *runs))
+        added = canonical(runs)
+        if added and self._runs:  # only where the two meet can runs merge
+            added = (*canonical((self._runs[-1], added[0])), *added[1:])
+            self._runs = (*self._runs[:-1], *added)
+        else:
+            self._runs = self._runs or added
         self._length = runs_length(self._runs)
 
     def ids(self, tokens: int) -> list[int]:
         """The prefix ids of all whole pages within the first ``tokens`` tokens."""
-        if tokens > self._length:
+        if not 0 <= tokens <= self._length:
             raise ValueError(f"tokens={tokens}: the text has {self._length} tokens")
         pages = tokens // self.index.page
         if len(self._ids) < self._length // self.index.page:
@@ -118,10 +135,21 @@ class Text:
     def tag(self, depth: int) -> Tag:
         """The tag of a state that has consumed exactly the first ``depth`` tokens."""
         page = self.index.page
-        ids = self.ids(depth)
-        prefix = ids[-1] if ids else self.index.root(self.namespace)
         floor = depth // page * page
-        return Tag(depth, prefix, slice_runs(self._runs, floor, depth) if depth > floor else ())
+        if len(self._ids) * page < floor or depth < 0:
+            self.ids(depth)
+        prefix = self._ids[floor // page - 1] if floor else self.index.root(self.namespace)
+        return Tag(depth, prefix, self.slice(floor, depth))
+
+    def slice(self, start: int, stop: int) -> Runs:
+        """The tokens ``[start, stop)``, found from the end of the text (where a running request works)."""
+        if stop > self._length:
+            raise ValueError(f"stop={stop}: the text has {self._length} tokens")
+        at, first = self._length, len(self._runs)
+        while at > start:
+            first -= 1
+            at -= self._runs[first][2]
+        return slice_runs(self._runs[first:], start - at, stop - at) if stop > start else ()
 
     def _grow(self) -> None:
         page, done = self.index.page, len(self._ids)
@@ -152,7 +180,7 @@ def canonical(runs: Iterable[Run]) -> Runs:
             if last[0] == segment and last[1] + last[2] == start:
                 out[-1] = (segment, last[1], last[2] + length)
                 continue
-        out.append(run)
+        out.append((segment, start, length))
     return tuple(out)
 
 

@@ -12,7 +12,18 @@ from depthchart.cache.allocator import PageAllocator
 from depthchart.cache.eviction import LeafQueue
 from depthchart.cache.node import Node
 from depthchart.cache.state_pool import StatePool
-from depthchart.events import Emit, Locked, NodeAdded, NodeRemoved, NodeSplit, StateDropped, StateFiled, Unlocked, ignore
+from depthchart.events import (
+    Emit,
+    Locked,
+    NodeAdded,
+    NodeRemoved,
+    NodeSplit,
+    StateDropped,
+    StateFiled,
+    Unlocked,
+    ignore,
+)
+from depthchart.tokens import Tag
 
 __all__ = ["Evicted", "Inserted", "Match", "RadixTree"]
 
@@ -63,7 +74,9 @@ class RadixTree:
         if grid < 1:
             raise ValueError(f"grid={grid}: must be positive; nearest legal: 1")
         if max_states_per_path is not None and max_states_per_path < 1:
-            raise ValueError(f"max_states_per_path={max_states_per_path}: must be at least 1, or None for no cap")
+            raise ValueError(
+                f"max_states_per_path={max_states_per_path}: must be at least 1, or None for no cap"
+            )
         self.allocator, self.states, self.grid, self.page = allocator, states, grid, allocator.page
         self.max_states_per_path, self.keep_tombstones = max_states_per_path, keep_tombstones
         self.emit = emit
@@ -126,7 +139,9 @@ class RadixTree:
 
     # --- growing ------------------------------------------------------------------------------------------
 
-    def insert(self, ids: list[int], pages: list[int], *, request: str = "", namespace: str = "", priority: int = 0) -> Inserted:
+    def insert(
+        self, ids: list[int], pages: list[int], *, request: str = "", namespace: str = "", priority: int = 0
+    ) -> Inserted:
         """Put a text's whole pages into the tree. The tree takes over ``pages[existing // page:]``; the
         inserter keeps the pages of what was there already."""
         if len(ids) != len(pages):
@@ -156,11 +171,14 @@ class RadixTree:
         self.state_order[node] = None
         self.protected_states += node.state_locks > 0
         tag = self.states.tags[slot]
-        self.emit(StateFiled(node.node_id, node.end, -1 if tag is None else tag.depth))
+        fits = tag == Tag(node.end, node.ids[-1])
+        self.emit(StateFiled(node.node_id, node.end, -1 if tag is None else tag.depth, fits))
         self._cap_path(node)
         return True
 
-    def _add(self, parent: Node, ids: list[int], pages: list[int], request: str, namespace: str, priority: int) -> Node:
+    def _add(
+        self, parent: Node, ids: list[int], pages: list[int], request: str, namespace: str, priority: int
+    ) -> Node:
         node = Node(self._fresh_id(), parent, ids, pages, parent.end, parent.end + len(ids) * self.page)
         node.request, node.namespace, node.priority = request, namespace, priority
         self._touch(node)

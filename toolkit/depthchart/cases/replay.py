@@ -76,7 +76,10 @@ class Replay:
             if isinstance(e.event, Violation)
         ]
         books = self.memory.violations(self.life.holdings(), misplaced=not seen)
-        return seen + [{"type": "InvariantError", "message": text, "request": "", "step": self.log.step} for text in books]
+        return seen + [
+            {"type": "InvariantError", "message": text, "request": "", "step": self.log.step}
+            for text in books
+        ]
 
     def nodes(self) -> list[dict[str, Any]]:
         """The tree, depth first."""
@@ -111,19 +114,27 @@ class Replay:
         sequence = self._running(step)
         left = len(sequence.text) - sequence.computed
         if step["tokens"] > left:
-            raise ScriptError(f"step {self.log.step} (extend): tokens={step['tokens']}: only {left} of the prompt are left")
+            raise ScriptError(
+                f"step {self.log.step} (extend): tokens={step['tokens']}: only {left} of the prompt are left"
+            )
         plan = self.life.plan_extend(sequence, sequence.computed + step["tokens"])
         self.life.commit_extend(plan)
         if not step.get("final", False):
             self.life.checkpoint(sequence)
-        decision = {"depth": plan.decision.depth, "donate": plan.decision.donate, "reason": plan.decision.reason}
+        decision = {
+            "depth": plan.decision.depth,
+            "donate": plan.decision.donate,
+            "reason": plan.decision.reason,
+        }
         return {"decision": decision, "inserted": self._deepest(sequence), "protected": sequence.protected}
 
     def _decode(self, step: Mapping[str, Any]) -> dict[str, Any]:
         sequence = self._running(step)
         if sequence.computed < sequence.prompt_tokens:
             left = sequence.prompt_tokens - sequence.computed
-            raise ScriptError(f"step {self.log.step} (decode): {left} tokens of the prompt are still to be extended")
+            raise ScriptError(
+                f"step {self.log.step} (decode): {left} tokens of the prompt are still to be extended"
+            )
         done = self.outputs[step["id"]]
         sequence.text.append([(self._segment("out:" + step["id"]), done, step["tokens"])])
         self.outputs[step["id"]] = done + step["tokens"]
@@ -157,7 +168,9 @@ class Replay:
         if step["id"] in self.life.active:
             return self.life.active[step["id"]]
         running = ", ".join(self.life.active) or "none"
-        raise ScriptError(f"step {self.log.step} ({step['op']}): id={step['id']!r}: is not running; running: {running}")
+        raise ScriptError(
+            f"step {self.log.step} ({step['op']}): id={step['id']!r}: is not running; running: {running}"
+        )
 
     def _deepest(self, sequence: Sequence) -> int:
         """Where the deepest node of this request's path ends (KV alone)."""

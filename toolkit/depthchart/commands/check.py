@@ -8,6 +8,7 @@ import sys
 from dataclasses import asdict, fields
 from typing import Any
 
+from depthchart.commands.flags import add_geometry, add_verb, given_geometry
 from depthchart.depth import RULES
 from depthchart.display import geometry_text, table_text
 from depthchart.geometry import Advice, Geometry
@@ -18,14 +19,6 @@ HELP = "show the grids that launch flags give, and what is lost or breaks"
 TAKES_LINE = True
 
 _GRIDS = ("tree_page", "cache_chunk", "checkpoint_grid", "track_grid")
-_FLAGS = {
-    "page_size": "scheduler page [tokens]",
-    "dcp_size": "decode-context-parallel ranks",
-    "chunk_width": "chunk of the scan kernel [tokens]",
-    "index_pool": "further factor on the tree page",
-    "chunked_prefill_size": "token budget of one prefill step",
-    "track_interval": "decode checkpoints are asked for every so many tokens",
-}
 _EXAMPLES = """examples:
   depthchart check --page-size 64 --dcp-size 8 --chunk-width 64
   depthchart check -- python -m sglang.launch_server --page-size 64 --dcp-size 8
@@ -36,23 +29,17 @@ exit code: 0 fine (reuse may still be lost), 1 something breaks, 2 the call is w
 
 def add_parser(subparsers: Any) -> None:
     """Add the verb to the command line's subparsers."""
-    parser = subparsers.add_parser(
-        NAME,
-        help=HELP,
-        description=HELP,
-        epilog=_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        usage="depthchart check [options] [-- ENGINE LAUNCH LINE]",
+    parser = add_verb(
+        subparsers, NAME, HELP, _EXAMPLES, usage="depthchart check [options] [-- ENGINE LAUNCH LINE]"
     )
-    for name, text in _FLAGS.items():
-        parser.add_argument("--" + name.replace("_", "-"), type=int, metavar="N", help=text)
+    add_geometry(parser)
     parser.add_argument("--rule", metavar="NAME", help="depth rule to judge by (default: the engine's own)")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
 
 
 def run(args: argparse.Namespace) -> int:
     """Print the answer; 1 where the geometry is illegal or something breaks, else 0."""
-    given = {name: getattr(args, name) for name in _FLAGS if getattr(args, name) is not None}
+    given = given_geometry(args)
     if args.rule is not None:
         RULES[args.rule]  # an unknown rule is a wrong call, also where the geometry is illegal
     if args.line is None and "page_size" not in given:

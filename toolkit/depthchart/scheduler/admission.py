@@ -33,11 +33,18 @@ class PrefillBudget:
         the budget leaves less than one cut grid of it."""
         extend = prompt_tokens - prefix
         if self._paged(extend + max_new_tokens) > self.room_tokens:
-            return Cut(prefix, f"{extend} prompt and {max_new_tokens} output tokens do not fit in {self.room_tokens}")
+            return Cut(
+                prefix, f"{extend} prompt and {max_new_tokens} output tokens do not fit in {self.room_tokens}"
+            )
         if self.step_tokens < 1:
             return Cut(prefix, "the step's token budget is used up")
-        end = self.rule.cut(self.geometry, prefix, min(prefix + self.step_tokens, prompt_tokens), prompt_tokens)
-        return Cut(end, "" if end > prefix else f"the step has {self.step_tokens} tokens left, less than one cut grid")
+        end = self.rule.cut(
+            self.geometry, prefix, min(prefix + self.step_tokens, prompt_tokens), prompt_tokens
+        )
+        return Cut(
+            end,
+            "" if end > prefix else f"the step has {self.step_tokens} tokens left, less than one cut grid",
+        )
 
     def next_cut(self, prefix: int, prompt_tokens: int) -> int:
         """The end of a started request's next extend: it always moves on, off the cut grid if it must."""
@@ -47,11 +54,6 @@ class PrefillBudget:
         end = min(prefix + max(tokens, 1), prompt_tokens)
         cut = self.rule.cut(self.geometry, prefix, end, prompt_tokens)
         return cut if cut > prefix else end
-
-    def spend(self, tokens: int, reserve: int = 0) -> None:
-        """Account for an extend of ``tokens``, and ``reserve`` tokens of output that it may need later."""
-        self.step_tokens -= tokens
-        self.room_tokens -= self._paged(tokens + reserve)
 
     def _paged(self, tokens: int) -> int:
         return -(-tokens // self.geometry.tree_page) * self.geometry.tree_page

@@ -12,7 +12,18 @@ from typing import NamedTuple
 from depthchart.cache.memory import Holding, Memory
 from depthchart.depth import RULES, Decision, Rule
 from depthchart.errors import PoolExhausted
-from depthchart.events import Aborted, Admitted, Emit, Extended, Finished, Freed, Matched, Retracted, Tracked, ignore
+from depthchart.events import (
+    Aborted,
+    Admitted,
+    Emit,
+    Extended,
+    Finished,
+    Freed,
+    Matched,
+    Retracted,
+    Tracked,
+    ignore,
+)
 from depthchart.scheduler.publish import Publisher
 from depthchart.scheduler.sequence import Sequence, Snapshot
 from depthchart.tokens import TAINTED, Tag, Text
@@ -60,7 +71,13 @@ class Lifecycle:
     """
 
     def __init__(
-        self, memory: Memory, rule: str | Rule = "absolute", *, strict: bool = True, spare_pages: int = 0, emit: Emit = ignore
+        self,
+        memory: Memory,
+        rule: str | Rule = "absolute",
+        *,
+        strict: bool = True,
+        spare_pages: int = 0,
+        emit: Emit = ignore,
     ) -> None:
         self.memory = memory
         self.geometry = memory.geometry
@@ -77,20 +94,23 @@ class Lifecycle:
 
     # --- arriving -----------------------------------------------------------------------------------------
 
-    def begin(self, request: str, text: Text, prompt_tokens: int | None = None, priority: int = 0) -> Sequence | None:
-        """Match at most length - 1 tokens, lock the node, copy its state to the request's own slot.
+    def begin(
+        self, request: str, text: Text, prompt_tokens: int | None = None, priority: int = 0
+    ) -> Sequence | None:
+        """Match at most one token less than the text, lock the node, copy its state to the request's own slot.
 
-        Returns None, with nothing held, where no state slot can be had for the copy.
+        ``prompt_tokens``: how much of the text is the prompt (all of it, unless the request resumes after a
+        retraction). Returns None, with nothing held, where no state slot can be had for the copy.
         """
         if request in self.active:
             raise ValueError(f"request={request!r}: is running already; finish or abort it first")
-        length = len(text) if prompt_tokens is None else prompt_tokens
-        if length < 1:
+        if len(text) < 1:
             raise ValueError(f"request={request!r}: the prompt must have at least one token")
         tree = self.memory.tree
-        match = tree.match(text.ids(length - 1))
+        match = tree.match(text.ids(len(text) - 1))
         tree.lock(match.node)
-        sequence = Sequence(request, text, length, priority, lock=match.node, branch=match.branch)
+        prompt = len(text) if prompt_tokens is None else prompt_tokens
+        sequence = Sequence(request, text, prompt, priority, lock=match.node, branch=match.branch)
         if match.tokens:
             sequence.working = self.memory.take_slot()
             if sequence.working is None:
@@ -106,6 +126,11 @@ class Lifecycle:
         self.emit(Admitted(request, match.tokens))
         return sequence
 
+    def take_copies(self) -> tuple[StateCopy, ...]:
+        """The state copies that the executor must do before its next step, handed over once."""
+        copies, self.copies = tuple(self.copies), []
+        return copies
+
     # --- prefill ------------------------------------------------------------------------------------------
 
     def plan_extend(self, sequence: Sequence, end: int) -> Extend:
@@ -116,7 +141,9 @@ class Lifecycle:
         """
         prefix = sequence.computed
         if not prefix < end <= len(sequence.text):
-            raise ValueError(f"end={end}: must lie in ({prefix}, {len(sequence.text)}] for request {sequence.request!r}")
+            raise ValueError(
+                f"end={end}: must lie in ({prefix}, {len(sequence.text)}] for request {sequence.request!r}"
+            )
         decision = self.rule(self.geometry, prefix, end, sequence.branch)
         self._take_row(sequence, end)
         snapshots = self._plan_snapshots(sequence, prefix, end, decision)
@@ -128,7 +155,11 @@ class Lifecycle:
         self._write_tags(sequence, plan.prefix, plan.end, plan.snapshots)
         sequence.computed = plan.end
         wanted = plan.decision.depth if plan.decision.donate else None
-        self.emit(Extended(sequence.request, plan.prefix, plan.end, wanted, plan.decision.donate, plan.decision.reason))
+        self.emit(
+            Extended(
+                sequence.request, plan.prefix, plan.end, wanted, plan.decision.donate, plan.decision.reason
+            )
+        )
         for snapshot in plan.snapshots:
             self._track(sequence, snapshot, "prefill", plan.prefix, plan.end)
 
@@ -147,6 +178,10 @@ class Lifecycle:
     def plan_decode(self, sequence: Sequence) -> Decode:
         """Take what one decode step needs; raises PoolExhausted, taking nothing, without a page."""
         end = sequence.computed + 1
+        if end > len(sequence.text):
+            raise ValueError(
+                f"request {sequence.request!r} has no token {sequence.computed}: append it before its decode step"
+            )
         self._take_row(sequence, end)
         snapshot = None
         if end % self.geometry.track_grid == 0:
@@ -205,7 +240,9 @@ class Lifecycle:
         missing = (sequence.working is None) + TRACK_SLOTS - len(sequence.tracks)
         room = self.memory.states.free_slots + self.memory.tree.evictable_states
         if missing > room:
-            raise PoolExhausted(f"request {sequence.request!r} needs {missing} state slots; {room} are free or evictable")
+            raise PoolExhausted(
+                f"request {sequence.request!r} needs {missing} state slots; {room} are free or evictable"
+            )
         pages = -(-end // self.geometry.tree_page) - len(sequence.row)
         if pages > 0:
             sequence.row += self.memory.take_pages(pages, self.spare_pages)
@@ -217,7 +254,9 @@ class Lifecycle:
             sequence.working = slots.pop()
         sequence.tracks += slots
 
-    def _plan_snapshots(self, sequence: Sequence, prefix: int, end: int, decision: Decision) -> tuple[Snapshot, ...]:
+    def _plan_snapshots(
+        self, sequence: Sequence, prefix: int, end: int, decision: Decision
+    ) -> tuple[Snapshot, ...]:
         """One snapshot in the next ping-pong slot; further ones in slots of their own, as far as there are any."""
         snapshots: list[Snapshot] = []
         for wanted in decision.depths:

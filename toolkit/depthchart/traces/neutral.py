@@ -24,6 +24,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
+from depthchart.files import write_whole
 from depthchart.traces.trace import Run, Runs, Trace, TraceRequest, canonical
 
 VERSION = 1
@@ -117,17 +118,6 @@ def read_header(record: dict[str, Any]) -> dict[str, Any]:
         raise ValueError(f"depthchart_trace={record['depthchart_trace']!r}: this version reads {VERSION}")
     fields: dict[str, Any] = {key: record[key] for key in ("name", "source", "seed") if key in record}
     return {**fields, "notes": tuple(record.get("notes", ()))}
-
-
-def write_whole(target: Path, data: bytes) -> None:
-    """Write under a temporary name beside ``target``, then rename, so that no half file is ever seen."""
-    target.parent.mkdir(parents=True, exist_ok=True)
-    temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
-    try:
-        temporary.write_bytes(data)
-        temporary.replace(target)
-    finally:
-        temporary.unlink(missing_ok=True)
 
 
 def read_neutral(lines: Iterable[str]) -> tuple[dict[str, Any], list[TraceRequest]]:

@@ -16,8 +16,9 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+from depthchart.files import write_whole
 from depthchart.traces.lines import DamageLog, Parse, csv_requests, requests_of, whole
-from depthchart.traces.neutral import KEYS, request_from_record, request_record, write_whole
+from depthchart.traces.neutral import KEYS, request_from_record, request_record
 from depthchart.traces.segments import Segments
 from depthchart.traces.trace import SEGMENT_LIMIT, Trace, TraceRequest
 
@@ -94,4 +95,4 @@ def _pyarrow(module: str) -> Any:
     try:
         return import_module(module)
     except ImportError as fault:
-        raise ValueError("a .parquet trace needs pyarrow; install it or use .csv or .jsonl") from fault
+        raise ValueError("a .parquet trace needs pyarrow (the extra 'parquet'); install it or use .csv or .jsonl") from fault

@@ -1,0 +1,210 @@
+"""Data frames from a run's events; column names and their meaning are in ``columns``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any, TypeAlias
+
+import pandas as pd
+
+from depthchart.columns import CHECKPOINTS, EVENTS, NODES, REQUESTS, STEPS
+from depthchart.events import (
+    Aborted,
+    Admitted,
+    Arrived,
+    Donated,
+    Entry,
+    Extended,
+    Finished,
+    FirstToken,
+    Matched,
+    NotDonated,
+    Rejected,
+    Retracted,
+    Tracked,
+)
+from depthchart.redraw import TreeView
+from depthchart.scheduler.loop import StepRecord
+
+__all__ = ["checkpoints", "events", "nodes", "requests", "steps", "wrong_reuse"]
+
+Pending: TypeAlias = dict[str, list[dict[str, Any]]]
+
+
+def requests(log: Iterable[Entry]) -> pd.DataFrame:
+    """One row per request, in order of arrival; H and C are those of its first admission."""
+    rows: dict[str, dict[str, Any]] = {}
+    for entry in log:
+        event = entry.event
+        if isinstance(event, Arrived):
+            rows[event.request] = _arrived(event, entry.time_s)
+        elif (row := rows.get(getattr(event, "request", ""))) is not None:
+            _update(row, event, entry.time_s)
+    frame = pd.DataFrame(list(rows.values()), columns=list(REQUESTS))
+    whole = [
+        name for name in REQUESTS if name.endswith("_tokens") or name in ("prefill_steps", "retractions")
+    ]
+    times = [name for name in REQUESTS if name.endswith("_s")]
+    return frame.astype({**dict.fromkeys(whole, "Int64"), **dict.fromkeys(times, "float64")})
+
+
+def steps(records: Sequence[StepRecord]) -> pd.DataFrame:
+    """One row per step."""
+    return pd.DataFrame(list(records), columns=list(STEPS))
+
+
+def events(log: Iterable[Entry]) -> pd.DataFrame:
+    """One row per event; ``detail`` spells out the fields that have no column of their own."""
+    rows = []
+    for time_s, step, event in log:
+        fields = event._asdict()
+        request, node = fields.pop("request", ""), fields.pop("node_id", None)
+        detail = ", ".join(f"{name}={value}" for name, value in fields.items() if value not in ("", None))
+        rows.append((time_s, step, type(event).__name__, request, node, detail))
+    return pd.DataFrame(rows, columns=list(EVENTS)).astype({"node_id": "Int64"})
+
+
+def nodes(view: TreeView) -> pd.DataFrame:
+    """One row per node of a redrawn tree."""
+    rows = [
+        (
+            node.node_id,
+            node.parent_id,
+            node.namespace,
+            node.start,
+            node.end,
+            node.state_depth,
+            node.status,
+            node.kv_locks,
+            node.state_locks,
+            node.request,
+            node.created_s,
+            node.last_used_s,
+        )
+        for node in view.nodes.values()
+    ]
+    return pd.DataFrame(rows, columns=list(NODES)).astype({"state_depth_tokens": "Int64"})
+
+
+def checkpoints(log: Iterable[Entry]) -> pd.DataFrame:
+    """One row per decision: what the rule wanted, what the kernel stored, where the tree filed it, or why not."""
+    rows: list[dict[str, Any]] = []
+    pending: Pending = {}
+    row: dict[str, Any] | None
+    for entry in log:
+        event = entry.event
+        match event:
+            case Extended(request, prefix, end, wanted, donate, reason) if not donate:
+                row = _decision(entry, request, "prefill", prefix, end, wanted)
+                row.update(outcome="refused", reason=reason)
+                rows.append(row)
+            case Extended(request, reason=reason):
+                pending.setdefault(request, []).append({"why": reason})
+            case Tracked(request, kind, prefix, end, wanted, depth):
+                row = _decision(entry, request, kind, prefix, end, wanted)
+                row.update(
+                    state_depth_tokens=depth, outcome="pending", reason=_take_why(pending, request, kind)
+                )
+                rows.append(row)
+                pending.setdefault(request, []).append(row)
+            case Donated(request, node_id, wanted, depth, node_end):
+                if (row := _find(pending, request, wanted, depth)) is not None:
+                    outcome = "donated" if depth == node_end else "misplaced"
+                    row.update(node_end_tokens=node_end, node_id=node_id, outcome=outcome)
+            case NotDonated(request, wanted, depth, outcome, reason):
+                if (row := _find(pending, request, wanted, depth, keep=True)) is not None:
+                    row.update(outcome=outcome, reason=reason)
+            case Aborted(request):
+                for row in pending.pop(request, []):
+                    if row.get("outcome") == "pending":
+                        row.update(outcome="superseded", reason="the request was aborted")
+            case Finished(request) | Retracted(request):
+                pending.pop(request, None)
+    frame = pd.DataFrame(rows, columns=list(CHECKPOINTS))
+    whole = [name for name in CHECKPOINTS if name.endswith("_tokens") or name in ("node_id", "step")]
+    return frame.astype(dict.fromkeys(whole, "Int64"))
+
+
+def wrong_reuse(log: Iterable[Entry]) -> pd.DataFrame:
+    """One row per match that took over a state of other tokens than the node's: the request's text is wrong.
+
+    Columns: request, time_s, node_id, reused_tokens (what the match gave), state_depth_tokens (what the state had
+    consumed).
+    """
+    view, rows = TreeView(), []
+    for entry in log:
+        event = entry.event
+        if (
+            isinstance(event, Matched)
+            and (node := view.nodes.get(event.node_id)) is not None
+            and node.status == "misplaced"
+        ):
+            rows.append((event.request, entry.time_s, node.node_id, event.tokens, node.state_depth))
+        view.apply(entry)
+    return pd.DataFrame(rows, columns=["request", "time_s", "node_id", "reused_tokens", "state_depth_tokens"])
+
+
+def _decision(
+    entry: Entry, request: str, kind: str, prefix: int, end: int, wanted: int | None
+) -> dict[str, Any]:
+    return {
+        "request": request,
+        "step": entry.step,
+        "time_s": entry.time_s,
+        "kind": kind,
+        "prefix_tokens": prefix,
+        "end_tokens": end,
+        "depth_tokens": wanted,
+    }
+
+
+def _take_why(pending: Pending, request: str, kind: str) -> str:
+    """The reason that the Extended event just before gave for this checkpoint."""
+    if kind == "decode":
+        return "decode checkpoint on the track grid"
+    for row in reversed(pending.get(request, [])):
+        if "why" in row:
+            return str(row["why"])
+    return ""
+
+
+def _find(
+    pending: Pending, request: str, wanted: int, depth: int, *, keep: bool = False
+) -> dict[str, Any] | None:
+    for row in reversed(pending.get(request, [])):
+        if (row.get("depth_tokens"), row.get("state_depth_tokens")) == (wanted, depth):
+            if not keep:
+                pending[request].remove(row)
+            return row
+    return None
+
+
+def _arrived(event: Arrived, time_s: float) -> dict[str, Any]:
+    row: dict[str, Any] = dict.fromkeys(REQUESTS)
+    row.update(
+        request=event.request, session=event.session, arrival_s=time_s, prompt_tokens=event.prompt_tokens
+    )
+    row.update(prefill_steps=0, retractions=0, status="waiting")
+    return row
+
+
+def _update(row: dict[str, Any], event: object, time_s: float) -> None:
+    match event:
+        case Matched(_, tokens, kv_tokens) if row["kv_hit_tokens"] is None:
+            row.update(kv_hit_tokens=kv_tokens, reused_tokens=tokens, lost_tokens=kv_tokens - tokens)
+        case Admitted():
+            row["status"] = "running"
+            row["admitted_s"] = time_s if row["admitted_s"] is None else row["admitted_s"]
+        case Extended():
+            row["prefill_steps"] += 1
+        case FirstToken():
+            row["first_token_s"] = time_s
+        case Finished(_, _, output_tokens):
+            row.update(finished_s=time_s, output_tokens=output_tokens, status="finished")
+        case Retracted():
+            row["retractions"] += 1
+            row["status"] = "waiting"
+        case Aborted():
+            row["status"] = "aborted"
+        case Rejected():
+            row["status"] = "rejected"

@@ -1,0 +1,129 @@
+"""A finished run: its settings, its events, and the frames that are derived from them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from html import escape
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from depthchart.display import table_html
+from depthchart.events import EventLog, Violation
+from depthchart.geometry import Geometry
+from depthchart.redraw import TreeView, redraw
+from depthchart.scheduler.loop import StepRecord
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+__all__ = ["Fault", "Run"]
+
+
+class Fault(NamedTuple):
+    """The broken invariant that ended a strict run."""
+
+    kind: str
+    message: str
+    request: str
+    step: int
+    time_s: float
+
+
+@dataclass
+class Run:
+    """What a simulation leaves behind. ``settings`` and ``geometry`` repeat it; ``violations`` are faults that
+    the books show at the end (empty for a sound run); ``fault`` is where a strict run stopped."""
+
+    geometry: Geometry
+    settings: Mapping[str, Any]
+    log: EventLog
+    source: str
+    assumptions: str
+    provenance: Mapping[str, str]
+    records: list[StepRecord] = field(default_factory=list)
+    fault: Fault | None = None
+    violations: list[str] = field(default_factory=list)
+
+    @property
+    def requests(self) -> pd.DataFrame:
+        """One row per request (columns.REQUESTS): times, prompt, H, C and lost tokens, status."""
+        from depthchart import frames
+
+        return frames.requests(self.log)
+
+    @property
+    def steps(self) -> pd.DataFrame:
+        """One row per step (columns.STEPS)."""
+        from depthchart import frames
+
+        return frames.steps(self.records)
+
+    @property
+    def events(self) -> pd.DataFrame:
+        """Everything that happened, in order (columns.EVENTS)."""
+        from depthchart import frames
+
+        return frames.events(self.log)
+
+    @property
+    def checkpoints(self) -> pd.DataFrame:
+        """One row per checkpoint decision and its outcome (columns.CHECKPOINTS)."""
+        from depthchart import frames
+
+        return frames.checkpoints(self.log)
+
+    def nodes(self, at: float | None = None) -> pd.DataFrame:
+        """The tree's nodes (columns.NODES) as they were at time ``at`` (seconds; None: at the end)."""
+        from depthchart import frames
+
+        return frames.nodes(self.tree(at))
+
+    def tree(self, at: float | None = None) -> TreeView:
+        """The tree redrawn from the events up to and including time ``at``."""
+        return redraw(self.log, at)
+
+    @property
+    def end_s(self) -> float:
+        """When the last step ended."""
+        return self.records[-1].time_s + self.records[-1].duration_s if self.records else 0.0
+
+    def summary(self) -> dict[str, Any]:
+        """The run in a few numbers: counts, tokens, times in seconds."""
+        table = self.requests
+        done = table[table["status"] == "finished"]
+        prompt, reused, lost = (int(table[f"{name}_tokens"].sum()) for name in ("prompt", "reused", "lost"))
+        ttft = (done["first_token_s"] - done["arrival_s"]).dropna()
+        return {
+            "rule": self.settings["rule"],
+            "requests": len(table),
+            "finished": len(done),
+            "prompt_tokens": prompt,
+            "reused_tokens": reused,
+            "lost_tokens": lost,
+            "reuse": reused / prompt if prompt else 0.0,
+            "retractions": int(table["retractions"].sum()),
+            "steps": len(self.records),
+            "simulated_s": self.end_s,
+            "ttft_mean_s": float(ttft.mean()) if len(ttft) else None,
+            "violations": sum(isinstance(entry.event, Violation) for entry in self.log),
+            "fault": None if self.fault is None else f"{self.fault.kind}: {self.fault.message}",
+        }
+
+    def __repr__(self) -> str:
+        end = "to its end" if self.fault is None else f"to its first fault ({self.fault.kind})"
+        return f"Run of {self.settings['trace']!r} under {self.settings['rule']!r}, {len(self.records)} steps, {end}"
+
+    def _repr_html_(self) -> str:
+        """The summary as a table, with its settings and assumptions, for a notebook."""
+        rows = [("what", "value"), *((name, _shown(value)) for name, value in self.summary().items())]
+        settings = ", ".join(f"{name}={value}" for name, value in self.settings.items())
+        notes = "".join(f"<p><small>{escape(text)}</small></p>" for text in (settings, self.assumptions))
+        return f"<b>{escape(repr(self))}</b>{table_html(rows)}{notes}"
+
+
+def _shown(value: object) -> str:
+    if value is None:
+        return "none"
+    if isinstance(value, float):
+        return f"{value:,.4g}"
+    return f"{value:,}" if isinstance(value, int) else str(value)

@@ -1,0 +1,59 @@
+"""What the scheduler asks of whoever runs the tokens, simulated or real."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from depthchart.scheduler.lifecycle import Decode, Extend, StateCopy
+from depthchart.scheduler.sequence import Sequence
+from depthchart.scheduler.work import Work
+from depthchart.tokens import Run
+
+__all__ = ["Batch", "Executor", "StepResult"]
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """One step: first the state ``copies``, then all rows together. ``samples`` names the requests whose row
+    ends at their last known token, so that the next one is sampled."""
+
+    step: int
+    copies: tuple[StateCopy, ...]
+    extends: tuple[Extend, ...]
+    decodes: tuple[Decode, ...]
+    samples: frozenset[str]
+
+    @property
+    def sequences(self) -> tuple[Sequence, ...]:
+        """The requests of all rows, prefill first."""
+        return (*(row.sequence for row in self.extends), *(row.sequence for row in self.decodes))
+
+    @property
+    def work(self) -> Work:
+        """The amount of work, for a cost model. A snapshot counts as one state written."""
+        snapshots = sum(len(row.snapshots) for row in self.extends) + sum(
+            row.snapshot is not None for row in self.decodes
+        )
+        return Work(
+            prefill=tuple((row.prefix, row.end - row.prefix) for row in self.extends),
+            decode=tuple(row.position + 1 for row in self.decodes),
+            state_copies=len(self.copies) + snapshots,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class StepResult:
+    """``seconds`` that the step took, and the token that each sampling request got, as a run of length 1.
+    A request in ``stopped`` ends with this token."""
+
+    seconds: float
+    tokens: Mapping[str, Run]
+    stopped: frozenset[str] = field(default_factory=frozenset)
+
+
+class Executor(Protocol):
+    """Runs the tokens of a batch and writes the snapshots that it asks for."""
+
+    def run(self, batch: Batch) -> StepResult: ...

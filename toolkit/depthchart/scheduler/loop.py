@@ -1,0 +1,267 @@
+"""The step loop: which rows run next, on which memory, and what becomes of them.
+
+One step is planned from the queues, run by an executor, and booked. Prefill goes first; decode rows run in
+steps without prefill, or in all steps where ``mixed`` is on.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import NamedTuple
+
+from depthchart.cache.memory import Memory
+from depthchart.depth import Rule
+from depthchart.errors import InvariantError
+from depthchart.events import Aborted, AdmissionRefused, Arrived, EventLog, FirstToken, Rejected, Violation
+from depthchart.scheduler.executor import Batch, Executor, StepResult
+from depthchart.scheduler.lifecycle import Decode, Extend, Lifecycle
+from depthchart.scheduler.planner import MIN_STATE_SLOTS, Planner
+from depthchart.scheduler.queue import order_waiting, queue_policy
+from depthchart.scheduler.request import Job, Request, Status
+from depthchart.scheduler.reserve import OutputReserve
+from depthchart.tokens import Text
+
+__all__ = ["Scheduler", "StepRecord"]
+
+
+class StepRecord(NamedTuple):
+    """One step in numbers (columns.STEPS). The pools are read when the step has taken what it needs."""
+
+    step: int
+    time_s: float
+    duration_s: float
+    prefill_tokens: int
+    prefill_rows: int
+    decode_rows: int
+    waiting: int
+    running: int
+    free_kv_tokens: int
+    evictable_kv_tokens: int
+    free_state_slots: int
+    evictable_state_slots: int
+
+
+class Scheduler:
+    """Requests in, steps out. ``now_s`` is the time at which the next step starts; whoever drives the loop may
+    move it on (to the next arrival). ``log`` receives every event.
+
+    Raises ValueError for an unknown policy or pools too small for any request.
+    """
+
+    def __init__(
+        self,
+        memory: Memory,
+        executor: Executor,
+        rule: str | Rule = "absolute",
+        *,
+        policy: str = "fcfs",
+        mixed: bool = False,
+        max_running: int = 256,
+        reserve: OutputReserve | None = None,
+        spare_pages: int = 0,
+        seed: int = 0,
+        strict: bool = True,
+        log: EventLog | None = None,
+    ) -> None:
+        if memory.states.total_slots < MIN_STATE_SLOTS:
+            raise ValueError(
+                f"state_slots={memory.states.total_slots}: one request takes {MIN_STATE_SLOTS} (the matched state, its "
+                f"working copy and two for checkpoints); nearest legal: {MIN_STATE_SLOTS}"
+            )
+        if max_running < 1:
+            raise ValueError(f"max_running={max_running}: must be at least 1; nearest legal: 1")
+        self.log = EventLog() if log is None else log
+        self.memory, self.executor, self.policy = memory, executor, queue_policy(policy)
+        self.lifecycle = Lifecycle(memory, rule, strict=strict, spare_pages=spare_pages, emit=self.log)
+        self.waiting: dict[str, Job] = {}
+        self.running: dict[str, Job] = {}
+        self.done: dict[str, Job] = {}
+        self.now_s, self.steps = 0.0, 0
+        self._rng = random.Random(seed)
+        self._planner = Planner(self.lifecycle, self.running, mixed, max_running, reserve or OutputReserve())
+        self._mixed = mixed
+
+    @property
+    def idle(self) -> bool:
+        return not self.waiting and not self.running
+
+    # --- in and out ---------------------------------------------------------------------------------------
+
+    def submit(self, request: Request) -> Job:
+        """Queue a request. One that could never fit is rejected at once (its status says so)."""
+        name = request.request_id
+        if name in self.waiting or name in self.running or name in self.done:
+            raise ValueError(f"request_id={name!r}: was submitted before; ids must be unique")
+        text = Text(self.memory.index, request.prompt, request.extra_key or "")
+        if not len(text):
+            raise ValueError(f"request_id={name!r}: the prompt must have at least one token")
+        job = Job(request, len(self.waiting) + len(self.running) + len(self.done), text, len(text))
+        self._clock()
+        self.log(Arrived(name, len(text), request.session or ""))
+        need, room = len(text) + request.output_tokens, self.memory.allocator.total_tokens
+        if need > room:
+            return self._end(
+                job,
+                Status.REJECTED,
+                Rejected(name, f"{need} prompt and output tokens; the pool holds {room}"),
+            )
+        self.waiting[name] = job
+        return job
+
+    def abort(self, request_id: str) -> None:
+        """Take a waiting or running request away and give back what it holds; nothing is donated.
+
+        Raises ValueError where it is neither.
+        """
+        self._clock()
+        if request_id in self.waiting:
+            self._end(self.waiting.pop(request_id), Status.ABORTED, Aborted(request_id, 0))
+        elif request_id in self.running:
+            job = self.running.pop(request_id)
+            assert job.sequence is not None
+            self.lifecycle.abort(job.sequence)
+            self._end(job, Status.ABORTED)
+        else:
+            raise ValueError(f"request_id={request_id!r}: is neither waiting nor running")
+
+    # --- one step -----------------------------------------------------------------------------------------
+
+    def step(self) -> StepRecord | None:
+        """Plan, run and book one step; None where there is nothing to run. A broken invariant raises in strict
+        mode, after its Violation was logged, and leaves the books in order."""
+        if self.idle:
+            return None
+        self._clock()
+        extends, decodes = self._plan()
+        samples = frozenset(self._sampling(extends, decodes))
+        batch = Batch(self.steps, self.lifecycle.take_copies(), tuple(extends), tuple(decodes), samples)
+        record = self._record(batch)
+        try:
+            result = self.executor.run(batch)
+        except BaseException:
+            self._cancel(extends)
+            raise
+        self.now_s += result.seconds
+        self._clock()
+        self._book(batch, result)
+        self.steps += 1
+        return record._replace(duration_s=result.seconds)
+
+    def _plan(self) -> tuple[list[Extend], list[Decode]]:
+        planner = self._planner
+        planner.start()
+        try:
+            with self._telling():
+                decodes = self._plan_rows()
+        except BaseException:
+            self._cancel(planner.extends)
+            raise
+        finally:
+            for job in planner.retracted:
+                self.waiting[job.request_id] = job
+        assert planner.extends or decodes, "a step with work to do must run something"
+        return planner.extends, decodes
+
+    def _plan_rows(self) -> list[Decode]:
+        planner = self._planner
+        decodes = planner.decodes() if self._mixed else []
+        planner.continue_started()
+        for job in order_waiting(self.policy, self.waiting.values(), self.memory.tree, self._rng):
+            if not planner.admit(job):
+                self._refused(job)
+                break
+            del self.waiting[job.request_id]
+        return decodes if planner.extends or self._mixed else planner.decodes()
+
+    def _sampling(self, extends: list[Extend], decodes: list[Decode]) -> Iterator[str]:
+        for row in extends:
+            job = self.running[row.sequence.request]
+            if row.end == job.goal and job.remaining_output > 0:
+                yield job.request_id
+        yield from (row.sequence.request for row in decodes)
+
+    # --- booking ------------------------------------------------------------------------------------------
+
+    def _book(self, batch: Batch, result: StepResult) -> None:
+        left = list(batch.extends)
+        try:
+            while left:
+                plan = left.pop(0)
+                self.lifecycle.commit_extend(plan)
+                self._advance(self.running[plan.sequence.request], result)
+            for row in batch.decodes:
+                self.lifecycle.commit_decode(row)
+                self._advance(self.running[row.sequence.request], result)
+        except BaseException:
+            self._cancel(left)
+            raise
+
+    def _advance(self, job: Job, result: StepResult) -> None:
+        """After a row was booked: take its sampled token, then finish or publish its checkpoint."""
+        sequence = job.sequence
+        assert sequence is not None
+        name, prefill = job.request_id, sequence.computed <= job.goal
+        ended = sequence.computed >= job.goal and job.remaining_output <= 0
+        if name in result.tokens:
+            job.text.append([result.tokens[name]])
+            if job.sampled == 1:
+                self.log(FirstToken(name))
+            ended = job.remaining_output <= 0 or name in result.stopped
+        with self._telling(name):
+            if ended:
+                self.lifecycle.finish(sequence)
+                del self.running[name]
+                self._end(job, Status.FINISHED)
+            elif prefill:
+                self.lifecycle.checkpoint(sequence)
+
+    def _cancel(self, extends: list[Extend]) -> None:
+        for plan in extends:
+            self.lifecycle.cancel_extend(plan)
+
+    # --- helpers ------------------------------------------------------------------------------------------
+
+    def _clock(self) -> None:
+        self.log.step, self.log.time_s = self.steps, self.now_s
+
+    def _refused(self, job: Job) -> None:
+        """Log the first refusal since the request began to wait; later ones differ in their numbers only."""
+        refusal = self._planner.refusal
+        if not job.refusal:
+            self.log(AdmissionRefused(job.request_id, refusal))
+        job.refusal = refusal
+
+    def _end(self, job: Job, status: Status, event: Aborted | Rejected | None = None) -> Job:
+        job.status, job.sequence = status, None
+        self.done[job.request_id] = job
+        if event is not None:
+            self.log(event)
+        return job
+
+    @contextmanager
+    def _telling(self, request: str = "") -> Iterator[None]:
+        """Log a broken invariant before it leaves the loop."""
+        try:
+            yield
+        except InvariantError as error:
+            self.log(Violation(type(error).__name__, str(error), request))
+            raise
+
+    def _record(self, batch: Batch) -> StepRecord:
+        memory = self.memory
+        return StepRecord(
+            step=self.steps,
+            time_s=self.now_s,
+            duration_s=0.0,
+            prefill_tokens=sum(row.end - row.prefix for row in batch.extends),
+            prefill_rows=len(batch.extends),
+            decode_rows=len(batch.decodes),
+            waiting=len(self.waiting),
+            running=len(self.running),
+            free_kv_tokens=memory.free_kv_tokens,
+            evictable_kv_tokens=memory.tree.evictable_tokens,
+            free_state_slots=memory.free_state_slots,
+            evictable_state_slots=memory.tree.evictable_states,
+        )

@@ -1,0 +1,183 @@
+"""Plans the rows of one step: decodes, started prefills, new admissions, and retractions to make room."""
+
+from __future__ import annotations
+
+from depthchart.cache.node import Node
+from depthchart.errors import PoolExhausted
+from depthchart.scheduler.admission import PrefillBudget
+from depthchart.scheduler.lifecycle import TRACK_SLOTS, Decode, Extend, Lifecycle
+from depthchart.scheduler.request import Job, Status
+from depthchart.scheduler.reserve import OutputReserve
+
+__all__ = ["MIN_STATE_SLOTS", "Planner"]
+
+ROW_SLOTS = 1 + TRACK_SLOTS  # the working state and the ping-pong pair
+MIN_STATE_SLOTS = ROW_SLOTS + 1  # and the matched state, which stays locked
+
+
+class Planner:
+    """``running`` is the scheduler's own dict, in order of admission. ``refusal`` says why the last ``admit``
+    said no; ``extends`` are the step's prefill rows so far; ``retracted`` the jobs that lost their memory in it."""
+
+    def __init__(
+        self,
+        lifecycle: Lifecycle,
+        running: dict[str, Job],
+        mixed: bool,
+        max_running: int,
+        reserve: OutputReserve,
+    ) -> None:
+        self.lifecycle, self.memory = lifecycle, lifecycle.memory
+        self.running, self.mixed, self.max_running, self.reserve = running, mixed, max_running, reserve
+        self.refusal = ""
+        self.retracted: list[Job] = []
+        self.extends: list[Extend] = []
+        self._planned: set[str] = set()
+        self.start()
+
+    def start(self) -> None:
+        """Begin a new step with a full token budget."""
+        geometry = self.lifecycle.geometry
+        self.budget = PrefillBudget(self.lifecycle.rule, geometry, geometry.chunked_prefill_size, 0)
+        self.retracted, self.extends, self._planned, self.refusal = [], [], set(), ""
+
+    # --- prefill ------------------------------------------------------------------------------------------
+
+    def continue_started(self) -> None:
+        """Plan the next extend of every started prefill, in order of admission, as far as the budget goes."""
+        for job in [job for job in self.running.values() if job.prefilling]:
+            if self.budget.step_tokens < 1 or job.request_id not in self.running:
+                continue
+            sequence = job.sequence
+            assert sequence is not None
+            self.budget.room_tokens = self._free() + len(sequence.row) * self._page() - sequence.computed
+            self._extend(job, self.budget.next_cut(sequence.computed, job.goal))
+
+    def admit(self, job: Job) -> bool:
+        """Begin a waiting job and plan its first extend; False, nothing changed, where it must wait."""
+        if len(self.running) >= self.max_running:
+            return self._refuse(f"{self.max_running} requests are running, the most allowed")
+        if any(job is lost for lost in self.retracted):
+            return self._refuse("retracted in this step")
+        tree, ids = self.memory.tree, job.text.ids(len(job.text) - 1)
+        match = tree.lookup(ids)
+        missing = self._missing_slots(match.node)
+        if missing:
+            return self._refuse(missing)
+        path = sum(node.tokens for node in match.node.path() if not node.kv_locks)
+        reserved = self.reserve.tokens(self.running.values(), self._page())
+        self.budget.room_tokens = self._free() - path - reserved
+        output = min(job.remaining_output, self.reserve.clip_tokens)
+        end, reason = self.budget.first_cut(match.tokens, len(job.text), output)
+        if end <= match.tokens:
+            if (
+                self._planned
+                or self.budget.step_tokens < 1
+                or self.budget.room_tokens < len(job.text) - match.tokens + output
+            ):
+                return self._refuse(reason)
+            end = self.budget.next_cut(match.tokens, len(job.text))  # a whole step is less than one cut grid
+        self._begin(job, end)
+        return True
+
+    def _begin(self, job: Job, end: int) -> None:
+        sequence = self.lifecycle.begin(job.request_id, job.text, job.prompt_tokens, job.request.priority)
+        assert sequence is not None, "the slots were counted before"
+        job.sequence, job.goal, job.status, job.refusal = sequence, len(job.text), Status.RUNNING, ""
+        self.running[job.request_id] = job
+        try:
+            plan = self._extend(job, end)
+        except BaseException:  # a user's rule may raise anything: the request waits on, as if never tried
+            self.lifecycle.abort(sequence)
+            del self.running[job.request_id]
+            job.sequence, job.status = None, Status.WAITING
+            raise
+        assert plan is not None, "the room was counted before"
+
+    def _extend(self, job: Job, end: int) -> Extend | None:
+        """Plan an extend, retracting others where its pages cannot be had; None where nobody is left for that."""
+        assert job.sequence is not None
+        prefix = job.sequence.computed
+        while True:
+            try:
+                plan = self.lifecycle.plan_extend(job.sequence, end)
+            except PoolExhausted:
+                victim = self._victim(job)
+                if victim is None:
+                    if self._planned:
+                        return None
+                    raise
+                self._retract(victim)
+            else:
+                self.budget.step_tokens -= end - prefix
+                self._planned.add(job.request_id)
+                self.extends.append(plan)
+                return plan
+
+    def _missing_slots(self, node: Node) -> str:
+        room = self.memory.free_state_slots + self.memory.tree.evictable_states
+        need = ROW_SLOTS + (node.state is not None and not node.state_locks)
+        return f"{need} state slots needed, {room} are free or evictable" if need > room else ""
+
+    def _refuse(self, reason: str) -> bool:
+        self.refusal = reason
+        return False
+
+    # --- decode -------------------------------------------------------------------------------------------
+
+    def decodes(self) -> list[Decode]:
+        """One row for every decoding request; retracts as many as it takes to give the others their pages."""
+        self._make_room()
+        jobs = [job for job in self.running.values() if job.decoding and job.request_id not in self._planned]
+        plans = []
+        for job in jobs:
+            assert job.sequence is not None
+            plans.append(self.lifecycle.plan_decode(job.sequence))
+            self._planned.add(job.request_id)
+        if self.mixed:
+            self.budget.step_tokens -= len(plans)
+        if plans:
+            self.reserve.step()
+        return plans
+
+    def _make_room(self) -> None:
+        page = self._page()
+        while True:
+            growing = [job for job in self.running.values() if job.decoding and _row_is_full(job, page)]
+            if len(growing) * page <= self._free():
+                return
+            keep = max(growing, key=lambda job: (job.sampled, -job.order))
+            victim = self._victim(keep)
+            if victim is None:
+                return
+            self._retract(victim)
+
+    def _victim(self, keep: Job) -> Job | None:
+        """Whom to retract: the decoding request with the fewest output tokens (of equal ones the longest, then
+        the newest), or else a started prefill; never ``keep``, nor one with a row in this step."""
+        others = [
+            job for job in self.running.values() if job is not keep and job.request_id not in self._planned
+        ]
+        decoding = [job for job in others if job.decoding]
+        return min(decoding or others, key=lambda job: (job.sampled, -job.goal, -job.order), default=None)
+
+    def _retract(self, job: Job) -> None:
+        assert job.sequence is not None
+        self.lifecycle.retract(job.sequence)
+        job.sequence, job.status = None, Status.WAITING
+        del self.running[job.request_id]
+        self.retracted.append(job)
+        self.reserve.retracted(self.running.values())
+
+    # --- room ---------------------------------------------------------------------------------------------
+
+    def _page(self) -> int:
+        return self.memory.allocator.page
+
+    def _free(self) -> int:
+        return self.memory.free_kv_tokens + self.memory.tree.evictable_tokens
+
+
+def _row_is_full(job: Job, page: int) -> bool:
+    assert job.sequence is not None
+    return job.sequence.computed == len(job.sequence.row) * page

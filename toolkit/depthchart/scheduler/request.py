@@ -1,0 +1,75 @@
+"""What the scheduler knows of a request: what was asked (Request) and where it stands (Job)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Protocol
+
+from depthchart.scheduler.sequence import Sequence
+from depthchart.tokens import Runs, Text
+
+__all__ = ["Job", "Request", "Status"]
+
+
+class Request(Protocol):
+    """What a caller asks for; ``traces.TraceRequest`` is one. Only the executor may read ``output``: the
+    scheduler knows its length alone, as an engine knows max_new_tokens."""
+
+    @property
+    def request_id(self) -> str: ...
+    @property
+    def prompt(self) -> Runs: ...
+    @property
+    def output_tokens(self) -> int: ...
+    @property
+    def session(self) -> str | None: ...
+    @property
+    def priority(self) -> int: ...
+    @property
+    def extra_key(self) -> str | None: ...
+
+
+class Status(StrEnum):
+    WAITING = "waiting"
+    RUNNING = "running"
+    FINISHED = "finished"
+    ABORTED = "aborted"
+    REJECTED = "rejected"
+
+
+@dataclass(eq=False, slots=True)
+class Job:
+    """A request on its way. ``order``: its place in the order of arrival; ``text``: the prompt and what was
+    sampled so far; ``goal``: how many tokens prefill has to compute (longer than the prompt after a
+    retraction); ``refusal``: why it was not admitted the last time, in words."""
+
+    request: Request
+    order: int
+    text: Text
+    prompt_tokens: int
+    status: Status = Status.WAITING
+    sequence: Sequence | None = None
+    goal: int = 0
+    refusal: str = ""
+
+    @property
+    def request_id(self) -> str:
+        return self.request.request_id
+
+    @property
+    def sampled(self) -> int:
+        """Output tokens so far."""
+        return len(self.text) - self.prompt_tokens
+
+    @property
+    def remaining_output(self) -> int:
+        return self.request.output_tokens - self.sampled
+
+    @property
+    def prefilling(self) -> bool:
+        return self.sequence is not None and self.sequence.computed < self.goal
+
+    @property
+    def decoding(self) -> bool:
+        return self.sequence is not None and self.sequence.computed >= self.goal
