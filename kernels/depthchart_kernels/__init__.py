@@ -1,1 +1,40 @@
-"""Chunked-scan and paging kernels of depthchart; knows nothing of the toolkit."""
+"""Chunked-scan and paging kernels of depthchart; knows nothing of the toolkit.
+
+One public function an operator; ``impl`` says who computes it: "reference" (float64, one token at a time, the
+specification), "chunked" (plain torch, the CPU's fast path), "triton" (CUDA) or "auto". Triton is imported only when
+it is asked for.
+"""
+
+from depthchart_kernels.batch import Batch, make_batch
+from depthchart_kernels.convolution import causal_conv1d
+from depthchart_kernels.delta_rule import gated_delta, kda
+from depthchart_kernels.gates import beta_gate, gated_delta_gate, kda_gate, l2norm, ssd_gate
+from depthchart_kernels.mamba2 import ssd
+from depthchart_kernels.steps import (
+    StepSlots,
+    causal_conv1d_step,
+    gated_delta_step,
+    kda_step,
+    make_step,
+    ssd_step,
+)
+
+__all__ = [
+    "Batch",
+    "StepSlots",
+    "beta_gate",
+    "causal_conv1d",
+    "causal_conv1d_step",
+    "gated_delta",
+    "gated_delta_gate",
+    "gated_delta_step",
+    "kda",
+    "kda_gate",
+    "kda_step",
+    "l2norm",
+    "make_batch",
+    "make_step",
+    "ssd",
+    "ssd_gate",
+    "ssd_step",
+]
