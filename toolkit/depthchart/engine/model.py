@@ -153,7 +153,7 @@ def _blocks(config: ModelConfig, chunk_width: int) -> Iterator[nn.Module]:
 
 # --- weights ----------------------------------------------------------------------------------------------
 
-EMBEDDING_SPREAD = 0.5
+EMBEDDING_SPREAD = 0.15
 """Standard deviation of embeddings: low enough that the last token does not decide the next one by itself, as
 it would under a tied head."""
 

@@ -1,0 +1,79 @@
+"""DESIGN section 3.7: logits with reuse are those without, in random workloads, whatever happens to the caches.
+
+Every row of logits that the engine computes (of every token of every extend and decode step, of tokens computed
+twice after a retraction, too) is held against a float64 model that reads the whole text at once.
+"""
+
+import sys
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+sys.path.insert(0, str(Path(__file__).parent))
+from dense import dense_logits  # noqa: E402
+from workloads import live  # noqa: E402
+
+TOLERANCE = 1e-4  # largest difference of logits with a spread of about one, float32
+FAST = range(32)
+
+
+def judge(lived):
+    """The largest difference over all rows; asserts that every sampled token is the judge's own choice."""
+    names = list(lived.texts)
+    truth = dict(zip(names, dense_logits(lived.engine.model, [lived.texts[n] for n in names]), strict=True))
+    worst, seen = 0.0, {name: set() for name in names}
+    for row in lived.rows:
+        right = truth[row.request][row.first : row.first + len(row.values)]
+        difference = (row.values.double().cpu() - right).abs()
+        assert difference.isfinite().all(), f"{row.request} at {row.first}: something unwritten or freed was read"
+        worst = max(worst, float(difference.max()))
+        seen[row.request].update(range(row.first, row.first + len(row.values)))
+    for name in names:
+        job = lived.engine.scheduler.done[name]
+        for at in range(job.prompt_tokens, len(lived.texts[name])):
+            best = truth[name][at - 1].topk(2)
+            near_tie = float(best.values[0] - best.values[1]) < 2 * TOLERANCE
+            assert lived.texts[name][at] == int(best.indices[0]) or near_tie, f"{name}: token {at} differs"
+    return worst, sum(map(len, seen.values()))
+
+
+@pytest.fixture(scope="module")
+def fast():
+    """The workloads of the default suite, run once."""
+    return {seed: live(seed) for seed in FAST}
+
+
+def test_logits_with_reuse_equal_those_without(fast):
+    rows = 0
+    for seed, lived in fast.items():
+        worst, judged = judge(lived)
+        assert worst < TOLERANCE, f"workload {seed}: {worst}"
+        rows += judged
+    assert rows > 3000
+
+
+def test_the_workloads_meet_everything_that_could_spoil_a_state(fast):
+    """Otherwise the test above would prove little."""
+    total = Counter()
+    for lived in fast.values():
+        total.update(lived.happened())
+    assert min(total.values()) >= 5, total
+    assert {lived.engine.geometry.dcp_size for lived in fast.values()} >= {1, 2, 4, 8}
+
+
+@pytest.mark.parametrize("seed", range(40, 44))
+def test_in_float64_the_difference_is_rounding(seed):
+    """A small true error could hide under the float32 tolerance; here it could not."""
+    worst, _ = judge(live(seed, model_options={"dtype": torch.float64}))
+    assert worst < 1e-11
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("first", range(100, 700, 50))
+def test_hundreds_more(first):
+    for seed in range(first, first + 50):
+        worst, _ = judge(live(seed, turns=5))
+        assert worst < TOLERANCE, f"workload {seed}: {worst}"
