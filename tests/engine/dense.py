@@ -24,8 +24,8 @@ def dense_logits(model, texts):
     return [row[: len(text)] for row, text in zip(logits, texts, strict=True)]
 
 
-def norm(x, weight):
-    return x / (x.square().mean(-1, keepdim=True) + 1e-6).sqrt() * weight
+def norm(x, weight, eps=1e-6):
+    return x / (x.square().mean(-1, keepdim=True) + eps).sqrt() * weight
 
 
 def mlp(x, w, config):
@@ -87,7 +87,7 @@ def recurrent(x, w, c):
 
 
 def gate_out(y, x, w):
-    y = norm(y, w["norm.weight"]).flatten(2) * silu(x @ w["gate.weight"].T)
+    y = norm(y, w["norm.weight"], 1e-5).flatten(2) * silu(x @ w["gate.weight"].T)
     return y @ w["out.weight"].T
 
 

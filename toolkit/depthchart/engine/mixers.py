@@ -38,7 +38,8 @@ class Recurrent(nn.Module):
         self.mix = nn.Linear(config.width, channels, bias=False)
         self.gate = nn.Linear(config.width, self.values, bias=False)
         self.conv = nn.Parameter(torch.empty(channels, config.conv_width))
-        self.norm = RMSNorm(config.value_dim)
+        # A wider eps: a first token whose query and key are nearly orthogonal would be blown up to unit size.
+        self.norm = RMSNorm(config.value_dim, eps=1e-5)
         self.out = nn.Linear(self.values, config.width, bias=False)
         self.a_log = nn.Parameter(torch.empty(config.state_heads))
 
