@@ -5,11 +5,20 @@ specification), "chunked" (plain torch, the CPU's fast path), "triton" (CUDA) or
 it is asked for.
 """
 
+from depthchart_kernels.attention import Attended, merge_attention, paged_attention
 from depthchart_kernels.batch import Batch, make_batch
 from depthchart_kernels.convolution import causal_conv1d
 from depthchart_kernels.delta_rule import gated_delta, kda
 from depthchart_kernels.gates import beta_gate, gated_delta_gate, kda_gate, l2norm, ssd_gate
 from depthchart_kernels.mamba2 import ssd
+from depthchart_kernels.paging import (
+    Extended,
+    alloc_extend,
+    copy_states,
+    gather_kv,
+    scatter_kv,
+    write_page_table,
+)
 from depthchart_kernels.steps import (
     StepSlots,
     causal_conv1d_step,
@@ -20,21 +29,30 @@ from depthchart_kernels.steps import (
 )
 
 __all__ = [
+    "Attended",
     "Batch",
+    "Extended",
     "StepSlots",
+    "alloc_extend",
     "beta_gate",
     "causal_conv1d",
     "causal_conv1d_step",
+    "copy_states",
     "gated_delta",
     "gated_delta_gate",
     "gated_delta_step",
+    "gather_kv",
     "kda",
     "kda_gate",
     "kda_step",
     "l2norm",
     "make_batch",
     "make_step",
+    "merge_attention",
+    "paged_attention",
+    "scatter_kv",
     "ssd",
     "ssd_gate",
     "ssd_step",
+    "write_page_table",
 ]

@@ -22,6 +22,7 @@ from depthchart_kernels.batch import Batch, IntArray
 from depthchart_kernels.chunked.channel import channel_scores
 from depthchart_kernels.chunked.walk import (
     LOG2E,
+    Scratch,
     Segment,
     copy_depth_zero,
     exp2,
@@ -69,52 +70,76 @@ def delta(
     if pool is not None:
         copy_depth_zero(batch, pool)
     like = torch.empty([v.shape[1], k.shape[2], v.shape[2]], dtype=kind, device=q.device)
+    scratch = Scratch(q.device)
     for group in groups(batch, width, tuple(like.shape)):
         state = load(batch, group.sequences, pool, like)
         for segment in group.segments:
-            inputs = [segment.take(x).transpose(1, 2).to(kind) for x in (q, k, v, beta)]
-            parts = _prepare(*inputs, segment.take(g if g.ndim == 3 else g[..., None]), scale)
-            segment.put(output, _walk(parts, segment, state, pool).transpose(1, 2))
+            sq, sk, sv, sbeta = (segment.take(x).transpose(1, 2).to(kind) for x in (q, k, v, beta))
+            parts = _prepare(
+                sq, sk, sv, sbeta, segment.take(g if g.ndim == 3 else g[..., None]), scale, scratch
+            )
+            segment.put(output, _walk(parts, segment, state, pool, scratch).transpose(1, 2))
     return output
 
 
-def _prepare(q: Tensor, k: Tensor, v: Tensor, beta: Tensor, g: Tensor, scale: float) -> Parts:
+def _prepare(
+    q: Tensor, k: Tensor, v: Tensor, beta: Tensor, g: Tensor, scale: float, scratch: Scratch
+) -> Parts:
     """Everything that does not need the state. g [n, C, HV, 1 or K]; the rest [n, heads, C, ...]."""
-    kind, (n, heads, width, _), value_heads = k.dtype, k.shape, v.shape[1]
-    repeat = value_heads // heads
+    kind, (n, _, width, _), value_heads = k.dtype, k.shape, v.shape[1]
     triangle = torch.ones(width, width, dtype=torch.float64, device=g.device).tril_().mul_(LOG2E)
-    sums = torch.matmul(triangle, g.double().flatten(2)).view(g.shape).transpose(1, 2)  # [n, HV, C, 1 or K]
-    per_head = g.shape[3] == 1
-    if per_head:
-        products = torch.empty([2, n, heads, width, width], dtype=kind, device=k.device)
-        matmul(k, k.mT, products[0])
-        matmul(q, k.mT, products[1])
-        below = (sums - sums.mT).clamp_(max=0.0)  # above the diagonal it is positive: exp could overflow
-        weights = exp2(below, kind)
-        lower, scores = (weights * _spread(x, repeat) for x in products)
-        k, q = _spread(k, repeat), _spread(q, repeat)
+    raw = scratch("raw", [n, width, g[0, 0].numel()], torch.float64).copy_(g.flatten(2))
+    sums = scratch("sums", raw.shape, torch.float64)
+    torch.matmul(triangle, raw, out=sums)
+    sums = sums.view(g.shape).transpose(1, 2)  # [n, HV, C, 1 or K]
+    if g.shape[3] == 1:
+        sums = sums.contiguous()  # else every product of it would inherit the odd layout
+        lower, scores = _head_scores(q, k, sums, scratch)
+        k, q = (
+            x.repeat_interleave(value_heads // x.shape[1], dim=1) if x.shape[1] < value_heads else x
+            for x in (k, q)
+        )
         decay = exp2_few(sums, kind)
-        scaled_k, scaled_q, rows = k, q * (scale * decay), decay.neg_()
+        scaled_k, scaled_q = k, torch.mul(q, scale * decay, out=scratch("scaled q", q.shape, kind))
+        rows = decay.neg_()
     else:
-        k, q = _spread(k, repeat), _spread(q, repeat)
-        lower, scores, scaled_k, scaled_q = channel_scores(q, k, sums)
+        k, q = (
+            x.repeat_interleave(value_heads // x.shape[1], dim=1) if x.shape[1] < value_heads else x
+            for x in (k, q)
+        )
+        lower, scores, scaled_k, scaled_q = channel_scores(q, k, sums, scratch)
         scaled_q, rows = scaled_q.mul_(scale), None
-    lower = lower.mul_(beta[..., None]).tril_(-1)
-    tri = inverse(lower) * beta[..., None, :]
+    lower.mul_(beta[..., None]).tril_(-1)
+    tri = inverse(lower, scratch("tri", lower.shape, kind)).mul_(beta[..., None, :])
     return Parts(scaled_k, scaled_q, v, tri, scores.mul_(scale).tril_(), rows, k, sums)
 
 
-def _spread(x: Tensor, repeat: int) -> Tensor:
-    """Query/key heads [n, H, ...] to value heads [n, HV, ...]; a view where there is nothing to repeat."""
-    return x if repeat == 1 else x.repeat_interleave(repeat, dim=1)
+def _head_scores(q: Tensor, k: Tensor, sums: Tensor, scratch: Scratch) -> tuple[Tensor, Tensor]:
+    """exp(G_i − G_j) times <k_i, k_j> and <q_i, k_j>, each [n, HV, C, C], for one decay a head."""
+    kind, (n, heads, width, _), value_heads = k.dtype, k.shape, sums.shape[1]
+    products = scratch("products", [2, n, heads, width, width], kind)
+    matmul(k, k.mT, products[0])
+    matmul(q, k.mT, products[1])
+    below = scratch("below", [n, value_heads, width, width], torch.float64)
+    torch.sub(sums, sums.mT, out=below).clamp_(
+        max=0.0
+    )  # above the diagonal it is positive: exp could overflow
+    weights = exp2(below, scratch("weights", below.shape, kind)).view(n, heads, -1, width, width)
+    both = scratch("scores", [2, *weights.shape], kind)
+    torch.mul(products[:, :, :, None], weights, out=both)
+    return both[0].flatten(1, 2), both[1].flatten(1, 2)
 
 
-def _walk(parts: Parts, segment: Segment, state: Tensor, pool: Tensor | None) -> Tensor:
+def _walk(parts: Parts, segment: Segment, state: Tensor, pool: Tensor | None, scratch: Scratch) -> Tensor:
     """The loop over waves: outputs [n, HV, C, V]; ``state`` [sequences, HV, K, V] is advanced in place."""
-    u, output = (torch.empty(parts.v.shape, dtype=parts.v.dtype, device=parts.v.device) for _ in range(2))
-    rest = torch.empty_like(u)
-    last = torch.full([1], segment.width)
-    keys, decay = _end_factors(parts, slice(None), last)
+    shape, kind = parts.v.shape, parts.v.dtype
+    u, output, rest = (scratch(name, shape, kind) for name in ("u", "output", "rest"))
+    keys, decay = _end_factors(parts, parts.sums, None, scratch)
+    keyed = (
+        parts.plain_k
+    )  # each row's share of the state: its factor goes to k if there is one a channel, else to u
+    if parts.rows is None:
+        keyed = torch.mul(parts.plain_k, keys, out=scratch("keyed", keys.shape, kind))
     for (a, b), writes in zip(segment.waves, segment.writes, strict=True):
         now = state[: b - a]
         matmul(parts.k[a:b], now, rest[a:b])
@@ -126,44 +151,43 @@ def _walk(parts: Parts, segment: Segment, state: Tensor, pool: Tensor | None) ->
         matmul(parts.q[a:b], now, output[a:b])
         matmul(parts.scores[a:b], u[a:b], output[a:b], add=True)
         if pool is not None and len(writes):
-            _snapshot(parts, a, writes, now, u, pool)
-        _advance(now, parts, slice(a, b), keys[a:b], decay[a:b], u[a:b])
+            _snapshot(parts, a, writes, now, u, pool, scratch)
+        weighted = u[a:b] if parts.rows is None else torch.mul(u[a:b], keys[a:b], out=rest[a:b])
+        matmul(keyed[a:b].mT, weighted, now.mul_(decay[a:b]), add=True)
     return output
 
 
-def _end_factors(parts: Parts, chunks: slice | Tensor, depth: Tensor) -> tuple[Tensor, Tensor]:
-    """Factors of the state after ``depth`` tokens of the chunks: of each row, and of the state at the start.
+def _end_factors(parts: Parts, sums: Tensor, depth: Tensor | None, scratch: Scratch) -> tuple[Tensor, Tensor]:
+    """Factors of the state after ``depth`` tokens of the chunks (all if None): of each row, and of the state.
 
-    Later rows get the sums of row ``depth`` and factor 0, as if the sequence had ended there.
+    Later rows get factor 0, as if the sequence had ended there.
     """
-    sums = parts.sums[chunks]
     width, kind = sums.shape[2], parts.v.dtype
-    place = (depth - 1).view(-1, 1, 1, 1).expand(sums.shape[0], sums.shape[1], 1, sums.shape[3])
-    end = sums.gather(2, place)
-    power = exp2_few if sums.shape[3] == 1 else exp2
-    factors = power((end - sums).clamp_(max=0.0), kind)
-    if bool((depth < width).any()):
-        factors = factors * (torch.arange(width) < depth[:, None]).view(len(depth), 1, width, 1).to(kind)
-    return factors, exp2_few(end, kind).mT
-
-
-def _advance(
-    state: Tensor, parts: Parts, chunks: slice | Tensor, keys: Tensor, decay: Tensor, u: Tensor
-) -> None:
-    """``state`` [m, HV, K, V] from the chunks' start to the depth that the factors were made for, in place."""
-    state.mul_(decay)
-    if parts.rows is None:
-        matmul((parts.plain_k[chunks] * keys).mT, u, state, add=True)
+    end = sums[:, :, -1:]
+    if depth is not None:
+        end = sums[torch.arange(len(depth)), :, depth - 1][:, :, None]
+    left = scratch("left" if depth is None else "cut left", sums.shape, torch.float64)
+    torch.sub(end, sums, out=left)
+    if depth is not None:
+        left.masked_fill_(torch.arange(width)[:, None] >= depth.view(-1, 1, 1, 1), -torch.inf)
+    if sums.shape[3] == 1:
+        factors = exp2_few(left, kind)
     else:
-        matmul(parts.plain_k[chunks].mT, u * keys, state, add=True)
+        factors = exp2(left, scratch("keys" if depth is None else "cut keys", sums.shape, kind))
+    return factors, end.exp2().to(kind).mT
 
 
-def _snapshot(parts: Parts, first: int, writes: IntArray, state: Tensor, u: Tensor, pool: Tensor) -> None:
+def _snapshot(
+    parts: Parts, first: int, writes: IntArray, state: Tensor, u: Tensor, pool: Tensor, scratch: Scratch
+) -> None:
     """Write the wanted states of one wave: rows of (position, tokens into the chunk, slot)."""
     for at in range(0, len(writes), AT_ONCE):
-        place, depth, slots = writes[at : at + AT_ONCE].T
-        where = torch.from_numpy(np.ascontiguousarray(place))
-        keys, decay = _end_factors(parts, where + first, torch.from_numpy(np.ascontiguousarray(depth)))
-        then = state[where]
-        _advance(then, parts, where + first, keys, decay, u[where + first])
-        store(pool, slots, then)
+        place, depth, slots = (torch.from_numpy(np.ascontiguousarray(x)) for x in writes[at : at + AT_ONCE].T)
+        chunks = place + first
+        keys, decay = _end_factors(parts, parts.sums[chunks], depth, scratch)
+        k, rows, then = parts.plain_k[chunks], u[chunks], state[place].mul_(decay)
+        if parts.rows is None:
+            matmul((k * keys).mT, rows, then, add=True)
+        else:
+            matmul(k.mT, rows * keys, then, add=True)
+        store(pool, slots.numpy(), then)

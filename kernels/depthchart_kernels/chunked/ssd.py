@@ -24,6 +24,7 @@ from torch import Tensor
 from depthchart_kernels.batch import Batch, IntArray
 from depthchart_kernels.chunked.walk import (
     LOG2E,
+    Scratch,
     Segment,
     copy_depth_zero,
     exp2,
@@ -36,7 +37,7 @@ from depthchart_kernels.chunked.walk import (
 
 __all__ = ["ssd"]
 
-LIMIT = 80.0  # bits (55 nats); 2^80 is 1e24, which leaves float32 room for any input
+LIMIT = 58.0  # bits (40 nats): above TINY; 2^58 leaves float32 room for any input
 AT_ONCE = 64  # states of a wave that are written together
 
 
@@ -72,14 +73,14 @@ def ssd(
     if pool is not None:
         copy_depth_zero(batch, pool)
     like = torch.empty([heads, size, states], dtype=kind, device=x.device)
+    scratch = Scratch(x.device)
     for group in groups(batch, width, tuple(like.shape)):
         state = _fold(load(batch, group.sequences, pool, like), split)
         for segment in group.segments:
             inputs = segment.take(x).to(kind)
-            parts = _prepare(
-                inputs, segment.take(dt), a, segment.take(b).to(kind), segment.take(c).to(kind), split
-            )
-            y = _walk(parts, segment, state, pool)
+            sb, sc = segment.take(b).to(kind), segment.take(c).to(kind)
+            parts = _prepare(inputs, segment.take(dt), a, sb, sc, split, scratch)
+            y = _walk(parts, segment, state, pool, scratch)
             segment.put(output, y if d is None else y.addcmul_(inputs, d.to(kind)[:, None]))
     return output
 
@@ -94,16 +95,18 @@ def _unfold(state: Tensor, split: tuple[int, int, int]) -> Tensor:
     return state.unflatten(3, split[1:]).permute(0, 1, 3, 4, 2).flatten(1, 2)
 
 
-def _prepare(x: Tensor, dt: Tensor, a: Tensor, b: Tensor, c: Tensor, split: tuple[int, int, int]) -> Parts:
+def _prepare(
+    x: Tensor, dt: Tensor, a: Tensor, b: Tensor, c: Tensor, split: tuple[int, int, int], scratch: Scratch
+) -> Parts:
     """Everything that does not need the state: x [n, C, H, P], dt [n, C, H], b, c [n, C, G, N]."""
     kind, (n, width), g = x.dtype, x.shape[:2], split[0]
     sums = (dt.double() * (a.double() * LOG2E)).cumsum(1)
     grow = exp2_few(torch.where(sums >= -LIMIT, -sums, -torch.inf), kind)
     step = dt.to(kind)
-    grown = torch.empty([n, width, *x.shape[2:]], dtype=kind, device=x.device)
+    grown = scratch("grown", x.shape, kind)
     torch.mul(x, (step * grow)[..., None], out=grown)
     b, c = b.transpose(1, 2), c.transpose(1, 2)
-    scores = torch.empty([n, g, width, width], dtype=kind, device=x.device)
+    scores = scratch("scores", [n, g, width, width], kind)
     matmul(c, b.mT, scores).tril_()
     inputs = (
         x * step[..., None] if bool((sums[:, -1] < -LIMIT).any()) else x
@@ -111,10 +114,10 @@ def _prepare(x: Tensor, dt: Tensor, a: Tensor, b: Tensor, c: Tensor, split: tupl
     return Parts(inputs, grown.view(n, width, g, -1).transpose(1, 2), b, c, scores, sums, split)
 
 
-def _walk(parts: Parts, segment: Segment, state: Tensor, pool: Tensor | None) -> Tensor:
+def _walk(parts: Parts, segment: Segment, state: Tensor, pool: Tensor | None, scratch: Scratch) -> Tensor:
     """The loop over waves: outputs [n, C, H, P]; ``state`` is advanced in place."""
     kind, (g, r, p), (n, width, _) = state.dtype, parts.heads, parts.sums.shape
-    y = torch.empty([n, g, width, r * p], dtype=kind, device=state.device)
+    y = scratch("y", [n, g, width, r * p], kind)
     end = parts.sums[:, -1]
     hard_chunk, hard_head = (end < -LIMIT).nonzero(as_tuple=True)
     safe = []
@@ -130,8 +133,9 @@ def _walk(parts: Parts, segment: Segment, state: Tensor, pool: Tensor | None) ->
         _advance(
             now, parts.b[chunks], parts.grown[chunks], parts.inputs[chunks], parts.sums[chunks], end[chunks]
         )
-    y = y.view(n, g, width, r, p).transpose(1, 2).flatten(2, 3)
-    y = y * exp2_few(parts.sums, kind)[..., None]
+    outputs = scratch("outputs", [n, width, g, r, p], kind)
+    decay = exp2_few(parts.sums, kind).view(n, width, g, r, 1)
+    y = torch.mul(y.view(n, g, width, r, p).transpose(1, 2), decay, out=outputs).flatten(2, 3)
     if safe:
         past = (parts.sums[hard_chunk, :, hard_head] < -LIMIT)[..., None]
         y[hard_chunk, :, hard_head] = torch.where(past, torch.cat(safe), y[hard_chunk, :, hard_head])
@@ -142,7 +146,8 @@ def _hard_rows(parts: Parts, chunk: Tensor, head: Tensor, state: Tensor, first: 
     """Outputs [f, C, P] of some (chunk, head), each with its own matrix of decays."""
     kind, (_, r, _) = state.dtype, parts.heads
     sums, group = parts.sums[chunk, :, head], head // r
-    weights = exp2((sums[:, :, None] - sums[:, None]).clamp_(max=0.0), kind)
+    below = (sums[:, :, None] - sums[:, None]).clamp_(max=0.0)
+    weights = exp2(below, torch.empty_like(below, dtype=kind))
     y = (parts.scores[chunk, group] * weights) @ parts.inputs[chunk, :, head]
     old = _head_states(state, parts.heads)[chunk - first, head]
     return y + exp2_few(sums, kind)[..., None] * (parts.c[chunk, group] @ old)
@@ -162,7 +167,7 @@ def _advance(state: Tensor, b: Tensor, grown: Tensor, inputs: Tensor, sums: Tens
     kind, (m, g) = state.dtype, state.shape[:2]
     heads, p = inputs.shape[2:]
     r = heads // g
-    decay = exp2_few(end, kind)
+    decay = end.exp2().to(kind)
     at, head = (end < -LIMIT).nonzero(as_tuple=True)
     replaced = state.new_empty([0])
     if len(at):

@@ -10,13 +10,14 @@ comes from the same arithmetic as the final state of a run that was cut there, b
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from math import prod
 
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn.functional import threshold
 
 from depthchart_kernels.batch import Batch, IntArray
 
@@ -34,9 +35,10 @@ __all__ = [
     "store",
 ]
 
+TINY = 2.0**-60  # a decay below it is 0: far below rounding, and far from products of subnormal numbers
 LOG2E = 1.4426950408889634
 ALONE = 512  # a sequence longer than this many tokens is a group of its own
-SEGMENT = 512  # tokens whose parallel work is done at once: what a cache holds
+SEGMENT = 512  # tokens whose parallel work is done at once: what a core's cache holds
 STATES = 1 << 22  # state elements that a group holds at most
 
 
@@ -86,6 +88,22 @@ class Group:
 
     sequences: IntArray
     segments: tuple[Segment, ...]
+
+
+class Scratch:
+    """Buffers that the segments of one call reuse: fresh memory costs more than most of what is written to it."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._held: dict[tuple[str, torch.dtype], Tensor] = {}
+
+    def __call__(self, name: str, shape: Sequence[int], kind: torch.dtype) -> Tensor:
+        """The contiguous buffer of this name; what the last segment left in it is still there."""
+        size = prod(shape)
+        held = self._held.get((name, kind))
+        if held is None or held.numel() < size:
+            held = self._held[name, kind] = torch.empty(size, dtype=kind, device=self._device)
+        return held[:size].view(*shape)
 
 
 def groups(batch: Batch, width: int, state_shape: tuple[int, ...]) -> Iterator[Group]:
@@ -199,32 +217,38 @@ def _bmm(a: Tensor, b: Tensor, out: Tensor, add: bool) -> Tensor:
     return out.baddbmm_(a, b) if add else torch.bmm(a, b, out=out)
 
 
-def exp2(x: Tensor, kind: torch.dtype) -> Tensor:
-    """2^x of float64 exponents, in ``kind``; exp2 is twice as fast as exp and does not crawl where it underflows.
+def exp2(x: Tensor, out: Tensor) -> Tensor:
+    """2^x of float64 exponents, in ``out``'s dtype; exp2 is twice as fast as exp and doesn't crawl where it underflows.
 
     Vector and scalar code may differ in the last bit, so the result is the same in every call only where the last
-    dimensions fill whole vectors; elsewhere use `exp2_few`.
+    dimensions fill whole vectors; elsewhere use `exp2_few`. Below TINY the result is 0: subnormal numbers would slow
+    matrix products down tenfold.
     """
-    return x.to(kind).exp2_()
+    torch.exp2(out.copy_(x), out=out)
+    return out if out.dtype == torch.float64 else threshold(out, TINY, 0.0, inplace=True)
 
 
 def exp2_few(x: Tensor, kind: torch.dtype) -> Tensor:
-    """2^x of float64 exponents, rounded to ``kind`` at the end: for arrays small enough to be exact about."""
-    return x.exp2().to(kind)
+    """2^x of float64 exponents, rounded to ``kind`` at the end; below TINY 0. For arrays small enough for that."""
+    power = x.exp2()
+    return (power if kind == torch.float64 else threshold(power, TINY, 0.0, inplace=True)).to(kind)
 
 
-def inverse(lower: Tensor) -> Tensor:
-    """(I + L)^-1 of strictly lower triangular ``lower`` [..., C, C] by substitution; wide ones by 2 × 2 blocks.
+def inverse(lower: Tensor, out: Tensor) -> Tensor:
+    """``out`` = (I + L)^-1 of strictly lower triangular ``lower`` [..., C, C]: substitution, wide ones by 2 × 2 blocks.
 
     Never by powers of L: with nearly parallel keys they reach 1e16 where the inverse stays within [−1, 1].
     """
     size = lower.shape[-1]
     if size <= 64:
         eye = torch.eye(size, dtype=lower.dtype, device=lower.device).expand_as(lower)
-        return torch.linalg.solve_triangular(lower, eye, upper=False, unitriangular=True)
+        return torch.linalg.solve_triangular(lower, eye, upper=False, unitriangular=True, out=out)
     half = size // 2
-    first, second = inverse(lower[..., :half, :half]), inverse(lower[..., half:, half:])
-    result = torch.zeros_like(lower)
-    result[..., :half, :half], result[..., half:, half:] = first, second
-    result[..., half:, :half] = -second @ (lower[..., half:, :half] @ first)
-    return result
+    first, second = (
+        inverse(lower[..., part, part], torch.empty_like(lower[..., part, part]))
+        for part in (slice(0, half), slice(half, size))
+    )
+    out.zero_()
+    out[..., :half, :half], out[..., half:, half:] = first, second
+    out[..., half:, :half] = -second @ (lower[..., half:, :half] @ first)
+    return out
