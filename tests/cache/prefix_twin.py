@@ -96,11 +96,11 @@ class PrefixTwin:
         self.states.append(prefix)
         return True
 
-    def lock(self, prefix, by):
-        """Lock (by = 1) or unlock (by = -1) the KV of the path, and the state at its end."""
+    def lock(self, prefix, by, state):
+        """Lock (by = 1) or unlock (by = -1) the KV of the path, and with ``state`` the state at its end."""
         for p in self.above(prefix):
             self.entries[p].kv_locks += by
-        if prefix:
+        if prefix and state:
             self.entries[prefix].state_locks += by
 
     def evict(self, kv_tokens, states):

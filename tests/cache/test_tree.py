@@ -233,6 +233,21 @@ def test_a_lock_without_the_state_leaves_it_evictable():
     assert t.shape() == []
 
 
+def test_a_locked_tombstone_outlives_its_children():
+    t = Tree()
+    t.insert(A[:8], True)
+    t.insert(A, True)
+    node = t.match(A[:8]).node
+    t.tree.lock(node, state=False)
+    t.match(A)  # the state of 8 is the older one now
+    assert tuple(t.tree.evict(states=1)) == (0, 1)
+    assert tuple(t.tree.evict(kv_tokens=100)) == (12, 1)
+    assert t.shape() == [(0, 8, False)]
+    t.tree.unlock(node, state=False)
+    assert tuple(t.tree.evict(kv_tokens=100)) == (8, 0)
+    t.owned()
+
+
 def test_locking_the_root_protects_nothing():
     t = Tree()
     t.insert(A, True)
@@ -339,21 +354,21 @@ class TreeAgainstTwin(RuleBasedStateMachine):
     def lookup(self, text):
         assert self.t.tree.lookup(self.t.ids(*text))[1:] == self.twin.lookup(self.plain(text))
 
-    @rule(text=TEXTS)
-    def lock(self, text):
+    @rule(text=TEXTS, state=st.sampled_from([True, True, False]))
+    def lock(self, text, state):
         found = self.t.match(*text)
         tokens, _, _ = self.twin.match(self.plain(text))
-        self.t.tree.lock(found.node)
+        self.t.tree.lock(found.node, state=state)
         prefix = tuple(self.plain(text)[:tokens])
-        self.twin.lock(prefix, 1)
-        self.held.append((found.node, prefix))
+        self.twin.lock(prefix, 1, state)
+        self.held.append((found.node, prefix, state))
 
     @precondition(lambda self: self.held)
     @rule(data=st.data())
     def unlock(self, data):
-        node, prefix = self.held.pop(data.draw(st.integers(0, len(self.held) - 1)))
-        self.t.tree.unlock(node)
-        self.twin.lock(prefix, -1)
+        node, prefix, state = self.held.pop(data.draw(st.integers(0, len(self.held) - 1)))
+        self.t.tree.unlock(node, state=state)
+        self.twin.lock(prefix, -1, state)
 
     @rule(states=st.integers(1, 2))
     def evict_states(self, states):
@@ -386,8 +401,8 @@ class TreeAgainstTwin(RuleBasedStateMachine):
     def teardown(self):
         if not hasattr(self, "t"):
             return
-        for node, _ in self.held:
-            self.t.tree.unlock(node)
+        for node, _, state in self.held:
+            self.t.tree.unlock(node, state=state)
         self.t.tree.reset()
         assert self.t.shape() == []
         assert self.t.allocator.free_tokens == self.t.allocator.total_tokens

@@ -78,6 +78,21 @@ class OnePath:
             ]
         ]
 
+    def rows(self) -> list[tuple[str, ...]]:
+        """``decisions`` as text, below a head row."""
+        head = ("request", "step", "rule picks", "kernel stored", "node ends at", "outcome", "why")
+        depths = ("depth_tokens", "state_depth_tokens", "node_end_tokens")
+        return [head] + [
+            (
+                row["request"],
+                f"{row['prefix_tokens']:,} to {row['end_tokens']:,}",
+                *(_depth(row[name]) for name in depths),
+                row["outcome"],
+                row["reason"],
+            )
+            for row in self.decisions.to_dict("records")
+        ]
+
     @property
     def faults(self) -> list[str]:
         """The broken invariants, in words and in order; empty for a sound rule."""
@@ -98,6 +113,13 @@ class OnePath:
             else f"{-again:,} tokens are never read"
         )
         return f"{found}, but the state there has read {self.read:,}: {twice}. No error, wrong text."
+
+    def _repr_html_(self) -> str:
+        from html import escape
+
+        from depthchart.display import table_html
+
+        return f"<p>{escape(self.verdict)}</p>{table_html(self.rows(), numeric=(2, 3, 4))}"
 
 
 def one_path(
@@ -187,6 +209,10 @@ def _next_cut(life: Lifecycle, sequence: Sequence, wanted: int | None) -> int:
         f"chunked_prefill_size={g.chunked_prefill_size}: rule {rule.name!r} cuts prefill steps on multiples of {grid}, "
         f"so no step fits; nearest legal: {grid}"
     )
+
+
+def _depth(value: object) -> str:
+    return f"{value:,}" if isinstance(value, int) else "–"
 
 
 def _tick(log: EventLog) -> None:

@@ -92,7 +92,7 @@ def footnotes(marks: Marks, size: float, width: float) -> list[str]:
     """The reasons of refusals by number, one line each of at most ``width`` points."""
     notes = []
     for number, reason in enumerate(marks.reasons[:MOST_NOTES], 1):
-        mark = f"{number}  " if len(marks.reasons) > 1 else "×  "
+        mark = f"{number}.\u2002" if len(marks.reasons) > 1 else "×\u2002"
         notes.append(wrap(mark + reason.text, size, width)[0])
     if len(marks.reasons) > MOST_NOTES:
         notes.append(f"and {len(marks.reasons) - MOST_NOTES} further reasons")

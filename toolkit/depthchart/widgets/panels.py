@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from html import escape
-from typing import Any
 
-import pandas as pd
-
+from depthchart.cases.one_path import OnePath
 from depthchart.charts.style import palette
 from depthchart.display import table_html
 from depthchart.geometry import Advice, Geometry
@@ -36,20 +34,9 @@ def verdict_panel(sentence: str, faults: Iterable[str]) -> str:
     return f'<div style="{_box(edge)}">{escape(sentence)}{told}</div>'
 
 
-def decision_panel(decisions: pd.DataFrame) -> str:
-    """The decisions of a path (``OnePath.decisions``) as a table; depths in tokens."""
-    head = ("request", "step", "rule picks", "kernel stored", "node ends at", "outcome", "why")
-    rows = [
-        (
-            row["request"],
-            f"{row['prefix_tokens']:,} to {row['end_tokens']:,}",
-            *(_depth(row[name]) for name in ("depth_tokens", "state_depth_tokens", "node_end_tokens")),
-            row["outcome"],
-            row["reason"],
-        )
-        for row in decisions.to_dict("records")
-    ]
-    return table_html([head, *rows], numeric=(2, 3, 4))
+def decision_panel(path: OnePath) -> str:
+    """The decisions of a path as a table; depths in tokens."""
+    return f'<div style="line-height:1.4">{table_html(path.rows(), numeric=(2, 3, 4))}</div>'
 
 
 def advice_panel(remarks: Iterable[Advice]) -> str:
@@ -78,7 +65,3 @@ def _small(html: str) -> str:
 
 def _box(edge: str) -> str:
     return f"border-left:4px solid {edge};padding:4px 10px;margin:4px 0;line-height:1.4"
-
-
-def _depth(value: Any) -> str:
-    return "–" if pd.isna(value) else f"{value:,}"
