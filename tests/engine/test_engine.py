@@ -27,7 +27,6 @@ from depthchart.engine import (  # noqa: E402
 )
 from depthchart.engine.attention import attend, plan_attention  # noqa: E402
 from depthchart.engine.pools import KVPool, StatePools  # noqa: E402
-from depthchart.engine.ranks import merge_partials  # noqa: E402
 from depthchart.engine.vocabulary import token_ids  # noqa: E402
 from depthchart.events import Matched  # noqa: E402
 from depthchart.scheduler.loop import Scheduler  # noqa: E402
@@ -127,19 +126,19 @@ def test_token_ids():
 def test_kv_is_interleaved_over_ranks():
     """Page 4 of 2 ranks: a tree page of 8 tokens has 4 on each; slot s lies on rank s mod 2 at s // 2."""
     config = preset("qwen3-next", pattern=("gqa",))
-    pool = KVPool(config, 16, ranks=2, local=(0, 1))
+    pool = KVPool(config, 16, 8, ranks=2, local=(0, 1))
     values = torch.arange(4.0)[:, None, None].expand(4, *config.kv_shape("gqa"))
     pool.write(0, torch.tensor([8, 9, 10, 15]), values)
-    assert pool.layers[0].shape == (2, 8, 2, 32)
-    assert pool.layers[0][0, [4, 5], 0, 0].tolist() == [0, 2]
-    assert pool.layers[0][1, [4, 7], 0, 0].tolist() == [1, 3]
+    assert pool.layers[0].shape == (2, 2, 4, 2, 32)
+    assert pool.layers[0][0, 1, [0, 1], 0, 0].tolist() == [0, 2]
+    assert pool.layers[0][1, 1, [0, 3], 0, 0].tolist() == [1, 3]
     assert pool.layers[0].isnan().any(-1).sum() == (16 - 4) * 2
     assert pool.rank_bytes == 8 * 2 * 32 * 4
-    alone = KVPool(config, 16, ranks=2, local=(1,))
+    alone = KVPool(config, 16, 8, ranks=2, local=(1,))
     alone.write(0, torch.tensor([8, 9, 10, 15]), values)
     assert torch.equal(alone.layers[0][0].nan_to_num(-1), pool.layers[0][1].nan_to_num(-1))
-    with pytest.raises(ValueError, match="tokens=15: must be a multiple of ranks=2; nearest legal: 14"):
-        KVPool(config, 15, ranks=2, local=(0, 1))
+    with pytest.raises(ValueError, match="page=7: must be a multiple of ranks=2; nearest legal: 8"):
+        KVPool(config, 14, 7, ranks=2, local=(0, 1))
 
 
 @pytest.mark.parametrize(("kind", "bound"), [("fp32", 0.0), ("bf16", 2**-8), ("int8", 1 / 254)])
@@ -168,7 +167,7 @@ def test_attention_on_scattered_pages(ranks):
     config = preset("qwen3-next", pattern=("gqa",))
     page, texts, starts = 16, [45, 30, 3], [20, 29, 2]
     dice = torch.Generator().manual_seed(ranks)
-    table, pool = RowTable(4, 64, page), KVPool(config, 160, ranks=ranks, local=range(ranks), dtype=torch.float64)
+    table, pool = RowTable(4, 64, page), KVPool(config, 160, page, ranks=ranks, local=range(ranks), dtype=torch.float64)
     pages = torch.randperm(10, generator=dice).tolist()
     rows, kv = [], []
     for name, length in enumerate(texts):
@@ -178,7 +177,7 @@ def test_attention_on_scattered_pages(ranks):
         pool.write(0, slots, kv[-1])
     spans = list(zip(starts, texts, strict=True))
     q = torch.randn([sum(b - a for a, b in spans), 4, 16], dtype=torch.float64, generator=dice)
-    plan = plan_attention(table, rows, spans, 1, ranks, range(ranks))
+    plan = plan_attention(table, rows, spans, ranks, range(ranks))
     got = EmulatedRanks(ranks).merge(*attend(plan, q, pool.layers[0], 16, 0.25))
     at = 0
     for (start, end), values in zip(spans, kv, strict=True):
@@ -191,14 +190,8 @@ def test_attention_on_scattered_pages(ranks):
 
 def test_merge_by_hand():
     """Two ranks whose denominators are 1 and 3: a quarter of the first and three quarters of the second."""
-    output = torch.tensor([[[[4.0]]], [[[8.0]]]])
-    lse = torch.tensor([[[0.0]], [[3.0]]]).log()
-    assert merge_partials(output, torch.tensor([[[1.0]], [[3.0]]]).log()).item() == pytest.approx(7.0)
-    assert merge_partials(output, lse).item() == pytest.approx(8.0)  # the first rank held nothing
-    garbage = torch.tensor([[[[float("nan")]]], [[[8.0]]]])
-    assert merge_partials(garbage, lse).item() == pytest.approx(8.0)
-    nothing = torch.full([2, 1, 1], -torch.inf)
-    assert merge_partials(output, nothing).item() == 0
+    output, lse = torch.tensor([[[[4.0]]], [[[8.0]]]]), torch.tensor([[[1.0]], [[3.0]]]).log()
+    assert EmulatedRanks(2).merge(output, lse).item() == pytest.approx(7.0)
 
 
 def test_bytes_that_ranks_send():

@@ -153,11 +153,8 @@ def _drive(lived, dice, longest, turns, output):
 def _poison_free(engine):
     """Whatever is free holds NaN: a read of it shows in the logits."""
     memory, executor = engine.memory, engine.executor
-    page, ranks = memory.allocator.page, executor.ranks.size
-    free = torch.tensor(memory.allocator._free, dtype=torch.long)
-    places = (free[:, None] * (page // ranks) + torch.arange(page // ranks)).flatten()
     for layer in executor.kv.layers:
-        layer[:, places] = float("nan")
+        layer[:, torch.tensor(memory.allocator._free, dtype=torch.long)] = float("nan")
     slots = torch.tensor(memory.states._free, dtype=torch.long)
     for pool in [*executor.states.states, *executor.states.windows]:
         pool[slots] = float("nan")

@@ -65,7 +65,13 @@ class ModelExecutor:
         dtype, self.device = model.embedding.dtype, model.embedding.device
         tokens = memory.allocator.total_tokens
         self.kv = KVPool(
-            config, tokens, ranks=self.ranks.size, local=self.ranks.local, dtype=dtype, device=self.device
+            config,
+            tokens,
+            geometry.tree_page,
+            ranks=self.ranks.size,
+            local=self.ranks.local,
+            dtype=dtype,
+            device=self.device,
         )
         # Recurrent states stay float32 under a bfloat16 model: they add up over the whole text.
         wide = dtype if dtype == torch.float64 else torch.float32

@@ -101,7 +101,7 @@ class GroupedAttention(nn.Module):
         keys = rotate(keys, plan.positions, c.rope_dim)
         kv.write(self.layer, plan.kv_slots, torch.cat([keys, values], dim=-1))
         parts = attend(plan.attention, q, kv.layers[self.layer], c.head_dim, c.head_dim**-0.5)
-        return self.out(ranks.merge(*parts).flatten(1))
+        return self.out(ranks.merge(*parts).to(x.dtype).flatten(1))
 
 
 class LatentAttention(nn.Module):
@@ -132,7 +132,7 @@ class LatentAttention(nn.Module):
         wide = torch.cat([torch.einsum("thk,hkl->thl", q, self.up_k), q_rope], dim=-1)
         scale = (c.head_dim + c.rope_dim) ** -0.5
         parts = attend(plan.attention, wide, kv.layers[self.layer], c.latent_dim, scale)
-        return self.out(torch.einsum("thl,hkl->thk", ranks.merge(*parts), self.up_v).flatten(1))
+        return self.out(torch.einsum("thl,hkl->thk", ranks.merge(*parts).to(x.dtype), self.up_v).flatten(1))
 
 
 def _blocks(config: ModelConfig, chunk_width: int) -> Iterator[nn.Module]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import torch
+from depthchart_kernels import copy_states
 from torch import Tensor
 
 from depthchart.engine.config import ModelConfig
@@ -20,30 +21,33 @@ CHECKPOINT_DTYPES = ("fp32", "bf16", "int8")
 
 
 class KVPool:
-    """``layers[i]``: [local ranks, places, heads, channels], keys and values side by side, of attention layer i.
+    """``layers[i]``: [local ranks, pages, page / D, heads, channels], keys and values side by side, of attention layer i.
 
-    ``tokens``: token slots of the allocator; ``ranks``: D; ``local``: the ranks whose share lies in this process.
+    ``tokens``, ``page``: token slots of the allocator, and of one tree page; ``ranks``: D; ``local``: the ranks whose
+    share lies in this process.
     """
 
     def __init__(
         self,
         config: ModelConfig,
         tokens: int,
+        page: int,
         *,
         ranks: int = 1,
         local: Sequence[int] = (0,),
         dtype: torch.dtype = torch.float32,
         device: str | torch.device = "cpu",
     ) -> None:
-        if tokens % ranks:
-            raise ValueError(
-                f"tokens={tokens}: must be a multiple of ranks={ranks}; nearest legal: {tokens // ranks * ranks}"
-            )
-        self.tokens, self.ranks, self.local = tokens, ranks, tuple(local)
+        for name, value, unit, by in (("page", page, "ranks", ranks), ("tokens", tokens, "page", page)):
+            if value % by or value < 1:
+                raise ValueError(
+                    f"{name}={value}: must be a multiple of {unit}={by}; nearest legal: {max(1, round(value / by)) * by}"
+                )
+        self.ranks, self.local = ranks, tuple(local)
         # Poisoned: a token that is read before it was written shows at once.
         self.layers = [
             torch.full(
-                [len(self.local), tokens // ranks, *config.kv_shape(block)],
+                [len(self.local), tokens // page, page // ranks, *config.kv_shape(block)],
                 float("nan"),
                 dtype=dtype,
                 device=device,
@@ -53,7 +57,7 @@ class KVPool:
 
     def write(self, layer: int, slots: Tensor, values: Tensor) -> None:
         """Store ``values`` [tokens, heads, channels] at the token ``slots`` [tokens] that lie on local ranks."""
-        pool = self.layers[layer]
+        pool = self.layers[layer].flatten(1, 2)  # a view: page and offset make one place
         owner, place = slots % self.ranks, slots // self.ranks
         if len(self.local) == self.ranks:
             pool[owner, place] = values.to(pool.dtype)
@@ -110,11 +114,14 @@ class StatePools:
         """Copy whole slots, ``copies`` [c, 2] of (source, target), all layers: checkpoint to working state."""
         if not len(copies):
             return
-        source, target = copies[:, 0].long(), copies[:, 1].long()
-        for at, pool in enumerate(self.states):
-            pool[target] = self._packed_states[at].read(source) if self._packed_states else pool[source]
-        for at, pool in enumerate(self.windows):
-            pool[target] = self._packed_windows[at].read(source) if self._packed_windows else pool[source]
+        source, target = copies[:, 0], copies[:, 1]
+        if not self._packed_states:
+            copy_states([*self.states, *self.windows], source, target)
+            return
+        for packed, pool in zip(
+            [*self._packed_states, *self._packed_windows], [*self.states, *self.windows], strict=True
+        ):
+            pool[target] = packed.read(source)
 
     def pack(self, slots: Tensor) -> None:
         """Store the checkpoints that a step has written to ``slots`` [s] in their own dtype."""

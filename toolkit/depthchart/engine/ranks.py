@@ -13,9 +13,10 @@ from __future__ import annotations
 from typing import Any, Protocol
 
 import torch
+from depthchart_kernels import merge_attention
 from torch import Tensor
 
-__all__ = ["EmulatedRanks", "ProcessRanks", "Ranks", "merge_partials"]
+__all__ = ["EmulatedRanks", "ProcessRanks", "Ranks"]
 
 
 class Ranks(Protocol):
@@ -44,7 +45,7 @@ class EmulatedRanks:
         if self.size == 1:
             return output[0]
         self.sent_bytes += _partial_bytes(output[0], lse[0]) * (self.size - 1)
-        return merge_partials(output, lse)
+        return merge_attention(output, lse).output
 
 
 class ProcessRanks:
@@ -70,27 +71,16 @@ class ProcessRanks:
         if self.size == 1:
             return output[0]
         # One message: the denominator travels as one more channel.
-        mine = torch.cat([output[0], lse[0][..., None].to(output.dtype)], dim=-1).contiguous()
+        mine = torch.cat([output[0].to(lse.dtype), lse[0][..., None]], dim=-1).contiguous()
         parts = [torch.empty_like(mine) for _ in range(self.size)]
         self._dist.all_gather(parts, mine, group=self._group)
         self.sent_bytes += _partial_bytes(output[0], lse[0]) * (self.size - 1)
         whole = torch.stack(parts)
-        return merge_partials(whole[..., :-1], whole[..., -1])
-
-
-def merge_partials(output: Tensor, lse: Tensor) -> Tensor:
-    """The softmax average over ranks of ``output`` [ranks, tokens, heads, channels], weighted by ``lse`` [ranks,
-    tokens, heads]. Where no rank attended to anything the result is zeros."""
-    highest = lse.amax(0)
-    weight = torch.exp(lse - highest.masked_fill(highest == -torch.inf, 0.0))
-    total = weight.sum(0)
-    # A rank without tokens has weight 0, whatever its output holds.
-    weighted = torch.where(weight[..., None] > 0, output * weight[..., None], 0.0)
-    return weighted.sum(0) / total.masked_fill(total == 0, 1.0)[..., None]
+        return merge_attention(whole[..., :-1], whole[..., -1]).output
 
 
 def _partial_bytes(output: Tensor, lse: Tensor) -> int:
-    return (output.numel() + lse.numel()) * output.element_size()
+    return (output.numel() + lse.numel()) * lse.element_size()
 
 
 def _check_size(size: int) -> int:

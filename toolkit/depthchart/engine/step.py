@@ -69,7 +69,7 @@ def plan_step(
         scan=_scan(tensors.working.numpy(), tensors.from_zero.numpy(), cu, snapshots, prefills),
         decode=_decode(tensors.working.numpy()[prefills:], snapshots, prefills),
         attention=plan_attention(
-            table, tensors.rows.tolist(), spans, prefills, ranks, local, device
+            table, tensors.rows.tolist(), spans, ranks, local, device
         ),
         copies=tensors.copies.long().to(device),
         written=torch.from_numpy(snapshots[:, 2]).to(device),
