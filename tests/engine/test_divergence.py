@@ -170,12 +170,12 @@ def test_figures_say_what_they_show(theme):
     assert line.get_ydata().max() == pytest.approx(found.largest)
     words = [text.get_text() for text in fig.axes[0].texts]
     assert f"first changed token: {found.first_changed:,}" in words
-    assert "64 tokens read twice" in [text.get_text() for text in fig.legends[0].get_texts()]
+    assert "64 tokens read twice" in [text.get_text() for text in fig.axes[0].get_legend().get_texts()]
     strip = token_chart({"prefix_relative": found.output}, found.right_output, theme=theme)
     ids = [text.get_text() for text in strip.axes[0].texts]
     assert ids == [str(token) for token in [*found.right_output, *found.output]]
     sweep = precision_sweep(model, CHAIN, turns=3, seeds=[0])
-    names = [text.get_text() for text in precision_chart(sweep, theme=theme).legends[0].get_texts()]
+    names = [text.get_text() for text in precision_chart(sweep, theme=theme).axes[0].get_legend().get_texts()]
     assert [name.split()[0] for name in names] == ["fp32", "bf16", "int8"]
 
 

@@ -62,9 +62,7 @@ def divergence_chart(
         _guide(ax, tolerance, prompt_tokens, c)
         ax.set(xlabel="position in the text (tokens)", ylabel="largest difference of logits", yscale="log")
         ax.set_ylim(bottom=_FLOOR)
-        fig.legend(loc="outside upper center", ncols=len(runs) + 2)
-        if title:
-            fig.suptitle(title)
+        _heading(fig, ax, title, len(runs) + 2)
     return fig
 
 
@@ -107,7 +105,7 @@ def token_chart(
         for side in ax.spines.values():
             side.set_visible(False)
         if title:
-            fig.suptitle(title)
+            fig.suptitle(title, x=0.01, ha="left")
     return fig
 
 
@@ -136,14 +134,19 @@ def precision_chart(frame: pd.DataFrame, *, title: str | None = None, theme: str
         left.set(yscale="log", ylabel="largest difference of logits", xlabel="checkpoints reused before")
         right.set(ylabel="positions with the same greedy token", xlabel="checkpoints reused before")
         right.set_ylim(top=1.005)
-        fig.legend(loc="outside upper center", ncols=len(dtypes))
-        if title:
-            fig.suptitle(title)
+        _heading(fig, left, title, len(dtypes))
     return fig
 
 
 def _box(x: int, y: int, c: Palette, wrong: bool) -> Rectangle:
     return Rectangle((x + 0.04, y + 0.1), 0.92, 0.8, fc=c.misplaced if wrong else c.kv, ec=c.paper, lw=0.8)
+
+
+def _heading(fig: Figure, ax: Axes, title: str | None, columns: int) -> None:
+    """The title on the left, the legend under it, above the axes."""
+    ax.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=columns)
+    if title:
+        fig.suptitle(title, x=0.01, ha="left")
 
 
 def _guide(ax: Axes, tolerance: float | None, prompt_tokens: int | None, c: Palette) -> None:

@@ -8,7 +8,7 @@ recurrence twice, and its logits part from the right ones: nothing raises, the t
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -23,7 +23,7 @@ from depthchart.geometry import Geometry
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["Divergence", "Position", "Scenario", "compare_reuse", "divergence"]
+__all__ = ["Divergence", "Position", "Scenario", "compare_reuse", "divergence", "summary"]
 
 
 class Position(NamedTuple):
@@ -142,6 +142,25 @@ def compare_reuse(engine: Engine, request: str) -> Divergence:
         right_output=tuple(_cold_output(engine.model, text[:prompt], len(output))),
         violations=len(engine.log.of(Violation)),
     )
+
+
+def summary(runs: Mapping[str, Divergence]) -> pd.DataFrame:
+    """One row for each run: tokens reused, read by the state, counted twice; largest difference; first changed token."""
+    import pandas as pd
+
+    rows = {
+        name: {
+            "reused_tokens": run.reused,
+            "state_depth_tokens": run.state_depth,
+            "counted_twice_tokens": run.counted_twice,
+            "largest_difference": run.largest,
+            "first_changed_token": run.first_changed,
+            "violations": run.violations,
+        }
+        for name, run in runs.items()
+    }
+    frame = pd.DataFrame.from_dict(rows, orient="index")
+    return frame.rename_axis("rule").astype({"first_changed_token": "Int64"})
 
 
 def _position(at: int, got: Tensor, right: Tensor) -> Position:
