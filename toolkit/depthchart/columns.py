@@ -104,8 +104,9 @@ PRECISION: Final = (
 DCP: Final = (
     "dcp_size",
     "tree_page_tokens",
-    "rank_kv_bytes",  # of the tokens held, on one rank
-    "sent_bytes_per_token",  # what a rank sends to the others for one decoded token
+    "rank_kv_bytes",  # of the pages in use, at most, on one rank
+    "sent_bytes_per_step",  # what a rank sends to the others in a decode step
+    "sent_bytes_per_token",  # and for each token that such steps give
     "reused_tokens",
     "largest_difference",  # of the logits, against one rank
     "same_tokens",  # whether the sampled tokens are those of one rank
