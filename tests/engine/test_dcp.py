@@ -1,11 +1,5 @@
 """Decode context parallelism for real: processes and their emulation, against one rank."""
 
-import json
-import os
-import subprocess
-import sys
-from pathlib import Path
-
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -14,9 +8,8 @@ from depthchart import Geometry  # noqa: E402
 from depthchart.charts.dcp import dcp_chart  # noqa: E402
 from depthchart.columns import DCP  # noqa: E402
 from depthchart.engine import EmulatedRanks, ProcessRanks, build_model, preset  # noqa: E402
-from depthchart.engine.dcp import conversations, dcp_sweep, run_dcp  # noqa: E402
+from depthchart.engine.dcp import conversations, dcp_sweep, run_dcp, run_processes  # noqa: E402
 
-ROOT = Path(__file__).resolve().parents[2]
 TOLERANCE = 1e-4
 
 
@@ -64,11 +57,9 @@ def test_bytes_exchanged_for_a_token(sweep):
 
 
 @pytest.mark.parametrize("ranks", [2, pytest.param(4, marks=pytest.mark.slow), pytest.param(8, marks=pytest.mark.slow)])
-def test_processes_give_what_one_rank_gives(tmp_path, ranks):
-    """Started as users start them; each process holds one share of the KV and sees the others' through gloo."""
-    out = tmp_path / "run.json"
-    torchrun(ranks, "--preset", "kimi-linear", "--output-tokens", "8", "--out", str(out))
-    found, logits = json.loads(out.read_text()), torch.load(out.with_suffix(".pt"))
+def test_processes_give_what_one_rank_gives(ranks):
+    """Started by torchrun; each process holds one share of the KV and sees the others' through gloo."""
+    found, logits = run_processes(ranks, output_tokens=8)
     model = build_model(preset("kimi-linear"), chunk_width=16)
     prompts = conversations(model.config.vocab)
     alone = run_dcp(model, Geometry(16, 1, 16), prompts, output_tokens=8)
@@ -79,19 +70,12 @@ def test_processes_give_what_one_rank_gives(tmp_path, ranks):
     assert found["sent_bytes"] == [emulated.sent_bytes] * ranks
     assert found["peak_kv_bytes"] == [emulated.peak_kv_bytes] * ranks
     assert (found["decode_bytes"], found["reused_tokens"]) == (emulated.decode_bytes, emulated.reused_tokens)
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["run.json", "run.pt"]
 
 
-def torchrun(ranks, *argv):
-    env = os.environ | {
-        "PYTHONPATH": os.pathsep.join([str(ROOT / "toolkit"), str(ROOT / "kernels")]),
-        "OMP_NUM_THREADS": "1",
-    }
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)]
-    shown = subprocess.run(
-        [*command, "-m", "depthchart.engine.dcp_process", *argv], env=env, capture_output=True, text=True, timeout=300
-    )
-    assert shown.returncode == 0, shown.stderr[-3000:]
+@pytest.mark.slow
+def test_a_failing_rank_is_told_of():
+    with pytest.raises(RuntimeError, match="2 ranks failed: .*page_size=24"):
+        run_processes(2, page_size=24)
 
 
 def test_ranks_need_a_group():

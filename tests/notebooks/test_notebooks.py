@@ -13,6 +13,7 @@ NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
 SMALL = {  # added after the parameters cell
     "00_quickstart": "requests = 12",
     "03_wrong_state": "output_tokens, turns = 8, 3",
+    "07_dcp": "output_tokens, processes = 4, 2",
 }
 WIDGETS = "application/vnd.jupyter.widget-state+json"
 
@@ -94,6 +95,14 @@ def test_wrong_state_shows_the_tokens_counted_twice():
     assert "64 tokens read twice" in pictures[0]
     assert "first changed token" in pictures[0]
     assert "128 tokens read twice" in pictures[2]
+
+
+def test_dcp_shows_equal_answers():
+    notebook = executed(ROOT / "notebooks" / "07_dcp.ipynb")
+    tables = [out.data["text/html"] for c in notebook.cells for out in c.get("outputs", []) if "text/html" in out.data]
+    compared = next(table for table in tables if "processes" in table)
+    assert "False" not in compared
+    assert compared.count("True") == 3
 
 
 def test_an_error_in_an_output_widget_is_found():

@@ -7,10 +7,16 @@ on texts and counts alone, never on the clock, so all ranks plan the same step.
 
 from __future__ import annotations
 
+import json
+import os
 import random
+import subprocess
+import sys
+import tempfile
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -24,7 +30,7 @@ from depthchart.geometry import Geometry
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["DcpRun", "conversations", "dcp_sweep", "run_dcp"]
+__all__ = ["DcpRun", "compare_processes", "conversations", "dcp_sweep", "run_dcp", "run_processes"]
 
 
 @dataclass(frozen=True)
@@ -100,6 +106,39 @@ def run_dcp(
     )
 
 
+def run_processes(
+    size: int,
+    *,
+    preset: str = "kimi-linear",
+    page_size: int = 16,
+    chunk_width: int = 16,
+    output_tokens: int = 24,
+    seed: int = 0,
+    timeout_s: float = 300.0,
+) -> tuple[dict[str, Any], Tensor]:
+    """The same with ``size`` processes under torchrun: what ``dcp_process`` measured, and the logits of rank 0.
+
+    Raises RuntimeError with the end of the processes' messages where one fails, or all take longer than ``timeout_s``.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        out = Path(folder) / "run.json"
+        options = {"preset": preset, "page-size": page_size, "chunk-width": chunk_width}
+        options |= {"output-tokens": output_tokens, "seed": seed, "out": out}
+        argv = [text for name, value in options.items() for text in (f"--{name}", str(value))]
+        launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(size)]
+        command = [sys.executable, *launcher, "-m", "depthchart.engine.dcp_process", *argv]
+        env = {"OMP_NUM_THREADS": "1", **os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+        try:
+            shown = subprocess.run(
+                command, env=env, capture_output=True, text=True, timeout=timeout_s, check=False
+            )
+        except subprocess.TimeoutExpired:
+            raise RuntimeError(f"{size} ranks were not done after {timeout_s} s") from None
+        if shown.returncode:
+            raise RuntimeError(f"{size} ranks failed: ...{shown.stderr[-2000:]}")
+        return json.loads(out.read_text()), torch.load(out.with_suffix(".pt"))
+
+
 def dcp_sweep(
     model: HybridModel,
     page_size: int = 16,
@@ -136,3 +175,42 @@ def dcp_sweep(
             )
         )
     return pd.DataFrame(rows, columns=list(DCP))
+
+
+def compare_processes(
+    size: int,
+    *,
+    preset: str = "kimi-linear",
+    page_size: int = 16,
+    chunk_width: int = 16,
+    output_tokens: int = 24,
+    seed: int = 0,
+) -> pd.DataFrame:
+    """Real processes, their emulation, and one rank, a row each: ranks, peak KV bytes a rank, bytes sent by a rank in
+    all steps, tokens reused, largest difference of logits to one rank, whether the sampled tokens are the same."""
+    import pandas as pd
+
+    from depthchart.engine.config import preset as configuration
+    from depthchart.engine.model import build_model
+
+    found, logits = run_processes(
+        size, preset=preset, page_size=page_size, chunk_width=chunk_width, output_tokens=output_tokens, seed=seed
+    )
+    model = build_model(configuration(preset, seed=seed), chunk_width=16)
+    prompts = conversations(model.config.vocab, seed=seed)
+    alone, emulated = (
+        run_dcp(model, Geometry(page_size, ranks, chunk_width), prompts, output_tokens=output_tokens)
+        for ranks in (1, size)
+    )
+    peak, sent = found["peak_kv_bytes"][0], found["sent_bytes"][0]
+    rows = {
+        "one rank": (1, alone.peak_kv_bytes, alone.sent_bytes, alone.reused_tokens, alone.logits, alone.outputs),
+        "emulated": (size, emulated.peak_kv_bytes, emulated.sent_bytes, emulated.reused_tokens, emulated.logits, emulated.outputs),
+        "processes": (size, peak, sent, found["reused_tokens"], logits, found["outputs"]),
+    }
+    columns = ["ranks", "rank_kv_bytes", "sent_bytes", "reused_tokens", "largest_difference", "same_tokens"]
+    table = [
+        (*numbers, float((values - alone.logits).abs().max()), outputs == alone.outputs)
+        for *numbers, values, outputs in rows.values()
+    ]
+    return pd.DataFrame(table, columns=columns, index=list(rows))
