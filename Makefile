@@ -24,7 +24,7 @@ demo: $(VENV)/core.stamp ## replay the seed bug, simulate a trace, write a repor
 	$(BIN)/depthchart demo
 
 lab: $(VENV)/lab.stamp ## open JupyterLab on notebooks/
-	$(BIN)/jupyter lab --notebook-dir=notebooks
+	$(BIN)/jupyter lab --notebook-dir=notebooks $(if $(filter 0,$(shell id -u)),--allow-root)
 
 test: lint ## lint, types, import contracts, then every test that is not marked slow
 	$(BIN)/python -m pytest -n $(JOBS) -m "not slow" tests

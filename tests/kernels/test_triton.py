@@ -15,7 +15,16 @@ HERE = Path(__file__).parent
 def test_kernels_interpreted():
     pytest.importorskip("triton")
     env = os.environ | {"TRITON_INTERPRET": "1"}
-    argv = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", str(HERE / "interpreted.py")]
+    argv = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-q",
+        "-x",
+        "-p",
+        "no:cacheprovider",
+        str(HERE / "interpreted.py"),
+    ]
     shown = subprocess.run(argv, env=env, cwd=HERE.parents[1], capture_output=True, text=True, check=False)
     assert shown.returncode == 0, shown.stdout[-4000:] + shown.stderr[-2000:]
 
@@ -36,6 +45,8 @@ def test_cpu_tensors_are_refused(op):
 def test_on_a_gpu(op, dtype, width):
     from kernel_support import BF16, FP32, error
 
+    if width == 128 and op != "gated_delta" and dtype == torch.bfloat16:
+        pytest.skip("refused by name, see interpreted.py")
     call = random_call(op, [300, 0, 1, 65], k=128, v=128, snapshots=[(0, 37), (0, 256), (3, 64)])
     want, right = call.run("reference", pool=call.pool(torch.float64))
     call.tensors = {name: x.cuda() for name, x in call.tensors.items()}

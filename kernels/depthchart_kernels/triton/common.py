@@ -1,4 +1,4 @@
-"""What all kernels share: loads and stores that survive the interpreter, products, the triangular inverse, tables.
+"""What all kernels share: loads and stores that survive the interpreter, products, tables.
 
 Under TRITON_INTERPRET=1 Triton computes on bfloat16 as if it were an integer and truncates when it casts to it, so
 loads go to float32 at once there and stores round by hand.
@@ -17,7 +17,20 @@ from torch import Tensor
 
 from depthchart_kernels.batch import Batch, IntArray
 
-__all__ = ["Tables", "check_device", "cut", "dot", "inverse", "load", "power_of_two", "store", "tables"]
+__all__ = [
+    "Tables",
+    "check_device",
+    "check_size",
+    "check_width",
+    "differences",
+    "dot",
+    "exp",
+    "kind_of",
+    "load",
+    "power_of_two",
+    "store",
+    "tables",
+]
 
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 INTERPRET = tl.constexpr(INTERPRETED)
@@ -48,7 +61,7 @@ def dot(a, b, KIND: tl.constexpr):
     """a @ b in float32: operands in KIND; float32 ones as three TF32 products, whose error is that of float32."""
     if INTERPRET:
         return tl.dot(a.to(tl.float32), b.to(tl.float32))
-    if KIND == tl.float32:
+    if tl.float32 == KIND:
         return tl.dot(a.to(tl.float32), b.to(tl.float32), input_precision="tf32x3")
     return tl.dot(a.to(KIND), b.to(KIND))
 
@@ -60,31 +73,11 @@ def exp(x):
 
 
 @triton.jit
-def inverse(lower, C: tl.constexpr):
-    """(I + L)^-1 of a strictly lower [C, C]: 16-blocks by substitution, then −T22 L21 T11 level by level."""
-    NB: tl.constexpr = C // 16
-    rows = tl.arange(0, C)
-    block = tl.arange(0, NB)
-    same = block[:, None, None, None] == block[None, None, :, None]
-    diagonal = tl.sum(tl.where(same, tl.reshape(lower, [NB, 16, NB, 16]), 0.0), axis=2)  # [NB, 16, 16]
-    inner = tl.arange(0, 16)
-    t = tl.where(inner[None, :, None] == inner[None, None, :], 1.0, 0.0) + tl.zeros([NB, 16, 16], tl.float32)
-    for i in range(1, 16):
-        here = inner[None, :, None] == i
-        row = tl.sum(tl.where(here, diagonal, 0.0), axis=1)  # [NB, 16]
-        change = tl.sum(row[:, :, None] * t, axis=1)
-        t = t - tl.where(here, change[:, None, :], 0.0)
-    full = tl.reshape(tl.where(same, t[:, :, None, :], 0.0), [C, C])
-    size = 16
-    for _ in tl.static_range(4):
-        if size < C:
-            later = (rows // size) % 2 == 1
-            mask = later[:, None] & ((rows // (2 * size))[:, None] == (rows // (2 * size))[None, :])
-            mask = mask & ((rows // size) % 2 == 0)[None, :]
-            step = dot(tl.where(mask, lower, 0.0), full, tl.float32)
-            full = full - dot(full, step, tl.float32)
-        size = size * 2
-    return full
+def differences(sums):
+    """sums_i − sums_j of float64 sums [C] as float32 [C, C], right to the last bit or two, without float64 squares."""
+    high = sums.to(tl.float32)
+    low = (sums - high.to(tl.float64)).to(tl.float32)
+    return (high[:, None] - high[None, :]) + (low[:, None] - low[None, :])
 
 
 @dataclass(frozen=True, eq=False)
@@ -137,10 +130,14 @@ def _on(array: IntArray, device: torch.device) -> Tensor:
 def check_device(tensor: Tensor, *more: Tensor | None) -> None:
     """Triton runs on CUDA tensors, or on any under the interpreter; and not in float64."""
     if not (tensor.is_cuda or INTERPRETED):
-        raise ValueError(f"impl='triton' needs CUDA tensors, got {tensor.device}; on CPU use 'chunked' or 'reference'")
+        raise ValueError(
+            f"impl='triton' needs CUDA tensors, got {tensor.device}; on CPU use 'chunked' or 'reference'"
+        )
     for x in (tensor, *more):
         if x is not None and x.dtype == torch.float64:
-            raise ValueError("impl='triton' supports float32, bfloat16 and float16; for float64 use 'chunked'")
+            raise ValueError(
+                "impl='triton' supports float32, bfloat16 and float16; for float64 use 'chunked'"
+            )
 
 
 def check_size(name: str, size: int, most: int) -> None:
@@ -152,7 +149,9 @@ def check_size(name: str, size: int, most: int) -> None:
 def check_width(width: int) -> None:
     """Chunks whose C × C matrices fit a program's registers."""
     if width > 128:
-        raise ValueError(f"impl='triton' supports chunk_width 16, 32, 64, 128, got {width}; use 'chunked' for 256")
+        raise ValueError(
+            f"impl='triton' supports chunk_width 16, 32, 64, 128, got {width}; use 'chunked' for 256"
+        )
 
 
 def power_of_two(size: int) -> int:

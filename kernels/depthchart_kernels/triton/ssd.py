@@ -37,6 +37,7 @@ def ssd(
     check_device(x, dt, a, b, c, d, pool)
     check_width(width)
     check_size("state size", b.shape[2], 256)
+    config = scan_config("ssd", width, x.dtype)
     x, dt, a, b, c = (z.contiguous() for z in (x, dt, a, b, c))
     output = torch.empty_like(x)
     table = tables(batch, width, x.device)
@@ -45,11 +46,10 @@ def ssd(
     if not table.chunk_count:
         return output
     (_, heads, size), (groups, states) = x.shape, b.shape[1:]
-    config = scan_config("ssd", width, x.dtype)
     block = min(config.value_block, power_of_two(size))
     ssd_kernel[(batch.sequences, heads, -(-size // block))](
         x, dt, a, b, c, a if d is None else d, output, pool, table.sequences, table.chunks, table.snapshots,
-        heads, groups, size, states, pool.stride(0), C=width, BN=power_of_two(states), BP=block, KIND=kind_of(x),
+        heads, groups, pool.stride(0), P=size, N=states, C=width, BN=power_of_two(states), BP=block, KIND=kind_of(x),
         SKIP=d is not None, MOST=table.most, num_warps=config.warps, num_stages=config.stages,
     )  # fmt: skip
     return output
