@@ -34,7 +34,9 @@ def judge(lived):
     for row in lived.rows:
         at = slice(row.first, row.first + len(row.values))
         difference = (row.values.cpu() - alone[row.request][at]).abs()
-        assert difference.isfinite().all(), f"{row.request} at {row.first}: something unwritten or freed was read"
+        assert difference.isfinite().all(), (
+            f"{row.request} at {row.first}: something unwritten or freed was read"
+        )
         worst = max(worst, float(difference.max()))
         error = float((row.values.cpu() - truth[row.request][at]).abs().max())
         assert error < TOLERANCE + own_error[row.request]

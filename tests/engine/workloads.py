@@ -11,7 +11,16 @@ from depthchart import Geometry
 from depthchart.cache.eviction import POLICIES
 from depthchart.engine import PRESETS, Engine, build_model, preset
 from depthchart.engine.executor import Logits
-from depthchart.events import Aborted, Donated, Extended, Matched, NodeRemoved, Retracted, StateDropped, Tracked
+from depthchart.events import (
+    Aborted,
+    Donated,
+    Extended,
+    Matched,
+    NodeRemoved,
+    Retracted,
+    StateDropped,
+    Tracked,
+)
 from depthchart.scheduler.reserve import OutputReserve
 
 VOCAB = 128
@@ -89,7 +98,9 @@ def live(seed, *, turns=3, model_options=None, **options):
     longest = 40 + 3 * geometry.tree_page
     tight = dice.random() < 0.5  # decoding requests outgrow the pool: somebody is retracted
     output = 40 if tight else 16
-    pages = -(-(longest + output) * (1 if tight else 2) // geometry.tree_page) + dice.randrange(1, 2 if tight else 14)
+    pages = -(-(longest + output) * (1 if tight else 2) // geometry.tree_page) + dice.randrange(
+        1, 2 if tight else 14
+    )
     engine = Engine(
         model,
         geometry,
@@ -147,7 +158,9 @@ def _drive(lived, dice, longest, turns, output):
         for name in [name for name in busy if name in engine.scheduler.done]:
             number = busy.pop(name)
             grown = engine.text(name) + [dice.randrange(VOCAB) for _ in range(dice.randrange(1, 9))]
-            sessions[number] = grown if len(grown) < longest else sessions[number][: dice.randrange(1, longest)]
+            sessions[number] = (
+                grown if len(grown) < longest else sessions[number][: dice.randrange(1, longest)]
+            )
 
 
 def _poison_free(engine):

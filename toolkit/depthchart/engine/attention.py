@@ -8,10 +8,10 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 import torch
-from depthchart_kernels import paged_attention
 from torch import Tensor
 
 from depthchart.device import RowTable
+from depthchart_kernels import paged_attention
 
 __all__ = ["AttentionPlan", "attend", "plan_attention"]
 

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import depthchart_kernels as kernels
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import silu
 
+import depthchart_kernels as kernels
 from depthchart.engine.config import ModelConfig
 from depthchart.engine.norm import RMSNorm
 from depthchart.engine.pools import StatePools
@@ -28,6 +28,7 @@ class Recurrent(nn.Module):
     """What the three have in common. ``layer``: its number among the recurrent layers."""
 
     kind = ""
+    decay_bias: nn.Parameter
 
     def __init__(self, config: ModelConfig, layer: int, width: int) -> None:
         super().__init__()
@@ -75,7 +76,9 @@ class GatedDelta(Recurrent):
         q, k, v = _delta_inputs(self, self.convolved(x, plan, pools))
         g = kernels.gated_delta_gate(self.decay(x), self.a_log, self.decay_bias)
         beta = kernels.beta_gate(self.beta(x))
-        return self.gated(_delta(self, kernels.gated_delta, kernels.gated_delta_step, plan, pools)(q, k, v, g, beta), x)
+        return self.gated(
+            _delta(self, kernels.gated_delta, kernels.gated_delta_step, plan, pools)(q, k, v, g, beta), x
+        )
 
 
 class KimiDelta(Recurrent):
