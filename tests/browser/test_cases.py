@@ -8,7 +8,7 @@ pytestmark = pytest.mark.browser
 def test_a_case_from_the_index(run_notebook, visit, lab, lab_home, offline):
     page = visit.page
     page.goto(f"{lab}/lab/tree/notebooks/index.ipynb?reset")
-    link = page.locator(".jp-RenderedMarkdown a", has_text="02 Recorded bugs")
+    link = page.locator(".jp-RenderedMarkdown a", has_text="08 Recorded bugs")
     link.wait_for()
     visit.settle()
     assert page.locator(".jp-RenderedMarkdown table tr").count() == len(
@@ -16,9 +16,9 @@ def test_a_case_from_the_index(run_notebook, visit, lab, lab_home, offline):
     )
     visit.picture("index")
     link.click()
-    page.get_by_role("heading", name="02 Recorded bugs").wait_for()
+    page.get_by_role("heading", name="08 Recorded bugs").wait_for()
 
-    run_notebook("02_bugs.ipynb")
+    run_notebook("08_recorded_bugs.ipynb")
     root = page.locator(".depthchart-case-explorer")
     root.locator("img").wait_for()
     assert "PageSharedError at step 3" in root.inner_text()

@@ -15,8 +15,10 @@ INDEX = ROOT / "notebooks" / "index.ipynb"
 NOTEBOOKS = sorted(path for path in (ROOT / "notebooks").glob("*.ipynb") if path != INDEX)
 SMALL = {  # added after the parameters cell
     "00_quickstart": "requests = 12",
-    "01_time_travel": "requests = 12",
-    "03_reports": "requests = 12",
+    "03_wrong_state": "output_tokens, turns = 8, 3",
+    "04_time_travel": "requests = 12",
+    "07_dcp": "output_tokens, processes = 4, 2",
+    "09_reports": "requests = 12",
 }
 WIDGETS = "application/vnd.jupyter.widget-state+json"
 
@@ -110,9 +112,10 @@ def test_the_index_names_every_notebook_in_order_and_its_links_lead_somewhere():
 @pytest.mark.parametrize(
     ("name", "view", "words"),
     [
-        ("01_time_travel", "The tree in step", "Node 1 [0, "),
-        ("02_bugs", "The tree in step", "sglang-39115-absolute"),
-        ("03_reports", "<svg", "schedule.json"),
+        ("04_time_travel", "The tree in step", "Node 1 [0, "),
+        ("08_recorded_bugs", "The tree in step", "sglang-39115-absolute"),
+        ("05_kernels", "chunk width", "gated_delta"),
+        ("09_reports", "<svg", "schedule.json"),
     ],
 )
 def test_what_the_others_show(name, view, words):
@@ -120,6 +123,29 @@ def test_what_the_others_show(name, view, words):
     data = [out.data for cell in notebook.cells for out in cell.get("outputs", []) if "data" in out]
     assert any(view in str(shown.get("image/svg+xml", "")) for shown in data)
     assert any(words in str(shown.get("text/plain", "")) for shown in data)
+
+
+def test_wrong_state_shows_the_tokens_counted_twice():
+    notebook = executed(ROOT / "notebooks" / "03_wrong_state.ipynb")
+    outputs = [out.get("data", {}) for cell in notebook.cells for out in cell.get("outputs", [])]
+    pictures = [str(data["image/svg+xml"]) for data in outputs if "image/svg+xml" in data]
+    assert len(pictures) == 4
+    assert "64 tokens read twice" in pictures[0]
+    assert "first changed token" in pictures[0]
+    assert "128 tokens read twice" in pictures[2]
+
+
+def test_dcp_shows_equal_answers():
+    notebook = executed(ROOT / "notebooks" / "07_dcp.ipynb")
+    tables = [
+        out.data["text/html"]
+        for c in notebook.cells
+        for out in c.get("outputs", [])
+        if "text/html" in out.data
+    ]
+    compared = next(table for table in tables if "processes" in table)
+    assert "False" not in compared
+    assert compared.count("True") == 3
 
 
 def test_an_error_in_an_output_widget_is_found():

@@ -7,13 +7,16 @@ from __future__ import annotations
 
 from depthchart.widgets.case import CaseExplorer, case_explorer
 from depthchart.widgets.geometry import GeometryExplorer, geometry_explorer
+from depthchart.widgets.kernels import KernelExplorer, kernel_explorer
 from depthchart.widgets.tree import TreeExplorer, tree_explorer
 
 __all__ = [
     "CaseExplorer",
     "GeometryExplorer",
+    "KernelExplorer",
     "TreeExplorer",
     "case_explorer",
     "geometry_explorer",
+    "kernel_explorer",
     "tree_explorer",
 ]
