@@ -1,5 +1,7 @@
 """The case explorer in a real JupyterLab, opened from the index page: another rule, checks off, steps, its report."""
 
+import re
+
 import pytest
 
 pytestmark = pytest.mark.browser
@@ -45,3 +47,24 @@ def test_a_case_from_the_index(run_notebook, visit, lab, lab_home, offline):
     assert offline.page.locator("[data-film] .frame:not([hidden]) svg").is_visible()
     offline.picture("case-report")
     assert visit.failed == visit.outside == offline.failed == offline.outside == []
+
+
+def test_kernels(run_notebook, visit):
+    """Recorded measurements are drawn; measuring here tells its progress and is stopped."""
+    page = run_notebook("05_kernels.ipynb")
+    root = page.locator(".depthchart-kernel-explorer")
+    root.locator("img").wait_for()
+    visit.picture("kernels")
+    work = root.locator(".depthchart-work").first
+    work.get_by_role("button", name="Measure here").click()
+    work.get_by_text(re.compile(r"\d+ of \d+")).wait_for()
+    before = root.locator("img").get_attribute("src")
+    root.locator("select[multiple]").select_option(["ssd"])  # the explorer goes on while it measures
+    page.wait_for_function(
+        "([image, src]) => image.src !== src", arg=[root.locator("img").element_handle(), before]
+    )
+    visit.picture("kernels-measuring")
+    work.get_by_role("button", name="Stop").click()
+    work.get_by_text("stopped at").wait_for()
+    assert work.get_by_role("button", name="Measure here").is_enabled()
+    assert visit.failed == visit.outside == []

@@ -25,9 +25,9 @@ _MARKS = ("o", "s", "D", "^", "v")
 def kernel_chart(rows: pd.DataFrame, *, title: str | None = None, theme: str = "light") -> Figure:
     """Throughput (tokens/s) and share of the roofline against the chunk width (tokens).
 
-    ``rows`` is a table of ``depthchart_kernels.bench``, one row a case: the fastest round is the mark, the thin line below it
-    reaches down to the median. Operators have colours and marks, numbers of snapshots have line styles; the token-by-token
-    reference has no chunk and is left out. Raises ValueError naming missing columns.
+    ``rows`` is a table of ``depthchart_kernels.bench``, one row a case: the fastest round is the mark, the thin line below
+    it reaches down to the median. Operators have colours and marks, numbers of snapshots have line styles; the
+    token-by-token reference has no chunk and is left out. Raises ValueError naming missing columns.
     """
     require_columns(rows, KERNEL_COLUMNS, "rows")
     shown = rows[rows["impl"].ne("reference")].sort_values("chunk_width")
@@ -39,9 +39,7 @@ def kernel_chart(rows: pd.DataFrame, *, title: str | None = None, theme: str = "
             if theme == "light"
             else ("#56B4E9", "#ff8a3d", "#2fcf9f", "#ef8fc8")
         )
-        styles = {
-            count: line for count, line in zip(sorted(shown["snapshots"].unique()), _LINES, strict=False)
-        }
+        styles = dict(zip(sorted(shown["snapshots"].unique()), _LINES, strict=False))
         for at, (op, cases) in enumerate(shown.groupby("op", sort=True)):
             how = {"color": colours[at % len(colours)], "marker": _MARKS[at % len(_MARKS)], "ms": 5}
             for count, line in styles.items():
@@ -49,10 +47,11 @@ def kernel_chart(rows: pd.DataFrame, *, title: str | None = None, theme: str = "
                 label = f"{op}, {count} snapshot{'' if count == 1 else 's'}"
                 _line(speed, some, "tokens_per_s", {**how, "ls": line, "label": label})
                 _line(share, some, "roofline_share", {**how, "ls": line})
-                median = some["tokens_per_s"] * 0 + some["length"] * some["batch"] / some["median_s"]
+                median = some["length"] * some["batch"] / some["median_s"]
                 speed.vlines(some["chunk_width"], median, some["tokens_per_s"], color=how["color"], lw=0.8)
         _axes(speed, share, sorted(shown["chunk_width"].unique()))
-        speed.legend(loc="upper left", bbox_to_anchor=(0, -0.16), ncols=3)
+        if len(shown):
+            speed.legend(loc="upper left", bbox_to_anchor=(0, -0.16), ncols=3)
         fig.suptitle(title or _title(shown), x=0.01, ha="left", color=c.ink)
     return fig
 

@@ -46,7 +46,7 @@ def kernel_explorer(table: str | Path | None = None, *, theme: str = "light") ->
 
 
 class KernelExplorer(w.VBox):
-    """Controls ``source``, ``ops`` and ``dtype``, and ``measure`` with ``length`` and ``rounds``; ``rows`` is what is shown."""
+    """Controls ``source`` and ``ops``, and ``measure`` with ``length`` and ``rounds``; ``rows`` is what is shown."""
 
     def __init__(self, recorded: pd.DataFrame, theme: str = "light") -> None:
         self.tables, self.theme = {RECORDED: recorded}, theme
