@@ -18,6 +18,11 @@ __all__ = ["KERNEL_COLUMNS", "kernel_chart"]
 KERNEL_COLUMNS = (
     "op", "impl", "chunk_width", "length", "batch", "dtype", "snapshots", "median_s", "tokens_per_s", "roofline_share",
 )  # fmt: skip
+_OPS = ("gated_delta", "kda", "ssd")  # each keeps its colour and mark, whatever else is shown
+_COLOURS = {
+    "light": ("#0072B2", "#D55E00", "#009E73", "#CC79A7"),
+    "dark": ("#56B4E9", "#ff8a3d", "#2fcf9f", "#ef8fc8"),
+}
 _LINES = ("-", "--", ":", "-.")
 _MARKS = ("o", "s", "D", "^", "v")
 
@@ -34,13 +39,10 @@ def kernel_chart(rows: pd.DataFrame, *, title: str | None = None, theme: str = "
     with style(theme) as c:
         fig = figure(10, 4, theme=theme)
         speed, share = fig.subplots(1, 2)
-        colours = (
-            ("#0072B2", "#D55E00", "#009E73", "#CC79A7")
-            if theme == "light"
-            else ("#56B4E9", "#ff8a3d", "#2fcf9f", "#ef8fc8")
-        )
+        colours = _COLOURS[theme]
         styles = dict(zip(sorted(shown["snapshots"].unique()), _LINES, strict=False))
-        for at, (op, cases) in enumerate(shown.groupby("op", sort=True)):
+        for op, cases in shown.groupby("op", sort=True):
+            at = _OPS.index(op) if op in _OPS else len(_OPS)
             how = {"color": colours[at % len(colours)], "marker": _MARKS[at % len(_MARKS)], "ms": 5}
             for count, line in styles.items():
                 some = cases[cases["snapshots"].eq(count)]
@@ -51,7 +53,7 @@ def kernel_chart(rows: pd.DataFrame, *, title: str | None = None, theme: str = "
                 speed.vlines(some["chunk_width"], median, some["tokens_per_s"], color=how["color"], lw=0.8)
         _axes(speed, share, sorted(shown["chunk_width"].unique()))
         if len(shown):
-            speed.legend(loc="upper left", bbox_to_anchor=(0, -0.16), ncols=3)
+            speed.legend(loc="upper left", bbox_to_anchor=(0, -0.16), ncols=3, handlelength=3.2)
         fig.suptitle(title or _title(shown), x=0.01, ha="left", color=c.ink)
     return fig
 
@@ -67,7 +69,7 @@ def _axes(speed: Axes, share: Axes, widths: list[int]) -> None:
         ax.set_xticks(widths, [str(width) for width in widths])
         ax.xaxis.set_minor_locator(NullLocator())
         ax.set_xlabel("chunk width (tokens)")
-        ax.set_ylim(bottom=0)
+        ax.set_ylim(0, ax.dataLim.y1 * 1.08 if ax.lines else 1)
     speed.set_ylabel("throughput (tokens/s)")
     speed.yaxis.set_major_formatter(FuncFormatter(lambda value, _: depth_text(value)))
     share.set_ylabel("share of the roofline")

@@ -145,7 +145,8 @@ def _run(command: Sequence[str], total: int, advance: Advance) -> None:
 
 def _table(rows: pd.DataFrame) -> list[tuple[object, ...]]:
     columns = ["op", "impl", "chunk_width", "length", "snapshots", "best_s", "tokens_per_s", "roofline_share"]
-    return frame_rows(rows[[name for name in columns if name in rows]], 3)
+    shown = rows[[name for name in columns if name in rows]]
+    return frame_rows(shown.assign(tokens_per_s=shown["tokens_per_s"].round().astype("int64")), 3)
 
 
 def _told(rows: pd.DataFrame) -> list[tuple[str, str]]:
@@ -153,4 +154,4 @@ def _told(rows: pd.DataFrame) -> list[tuple[str, str]]:
 
 
 def _facts(rows: pd.DataFrame) -> str:
-    return table_html([("made with", ""), *_told(rows)])
+    return f'<div style="line-height:1.3">{table_html([("made with", ""), *_told(rows)])}</div>'

@@ -16,6 +16,7 @@ from depthchart.rewind import Moment, Rewind
 __all__ = ["TreePane"]
 
 KEPT_PICTURES = 64
+LOUD = ("MISPLACED", "BROKEN", "WRONG")
 MOST_PAST = 200
 
 
@@ -59,7 +60,7 @@ class TreePane(w.VBox):
 
 def _list(lines: list[str]) -> str:
     items = "".join(
-        f'<li style="margin:0{";font-weight:bold" if "MISPLACED" in line or "BROKEN" in line else ""}">'
+        f'<li style="margin:0{";font-weight:bold" if any(word in line for word in LOUD) else ""}">'
         f"{escape(line)}</li>"
         for line in lines
     )
