@@ -80,8 +80,7 @@ class Publisher:
                 sequence, snapshot, "refused", f"depth {snapshot.wanted} is below the first tree page"
             )
         ids = sequence.text.ids(snapshot.wanted)
-        node = self.memory.tree.lookup(ids).node
-        taken = node.end == pages * self.page and node.state is not None
+        taken = self.memory.tree.has_state(ids)
         fresh: int | None = None
         if not taken and snapshot.track is not None:
             fresh = self.memory.take_slot()
