@@ -10,13 +10,13 @@ from dataclasses import replace
 from depthchart.depth import RULES, Decision, Rule
 from depthchart.geometry import Geometry
 
-__all__ = ["every_n", "spaced", "undamped_decode", "vllm_all", "vllm_junction", "vllm_steps"]
+__all__ = ["every_n", "spaced", "decode_on_interval", "vllm_all", "vllm_junction", "vllm_steps"]
 
 
-def undamped_decode(rule: Rule) -> Rule:
+def decode_on_interval(rule: Rule) -> Rule:
     """The rule with decode checkpoints on its track interval alone, as SGLang took them before #35412: where DCP widens
     the tree page, they hang on the node before."""
-    return replace(rule, name=f"{rule.name}_decode_on_interval", decode_grid=lambda g: g.track_interval)
+    return replace(rule, name=f"{rule.name}_on_interval", decode_grid=lambda g: g.track_interval)
 
 
 def vllm_steps() -> Rule:
@@ -73,9 +73,9 @@ def every_n(tokens: int) -> Rule:
 def spaced(spacing: int) -> Rule:
     """Our own: the last page of the text, the branch depth, and every multiple of ``spacing`` tokens on the way.
 
-    The kernel stores any depth. A step that a full budget cuts short leaves no state at its cut, which is a place that
-    no text knows of. Where a text ends on a page, the page before is kept as well: the same prompt again is matched
-    to one token less than its length (sglang#30882, vllm#50409).
+    The kernel stores any depth. Where a text ends on a page, the page before is kept as well: the same prompt again is
+    matched to one token less than its length (sglang#30882, vllm#50409). A full budget of tokens tells a cut, where that
+    is of no use.
     """
     if spacing < 1:
         raise ValueError(f"spacing={spacing}: must be at least 1; nearest legal: 1")
@@ -84,8 +84,8 @@ def spaced(spacing: int) -> Rule:
         page, cut = g.tree_page, end - prefix >= g.chunked_prefill_size
         step = -(-spacing // page) * page
         wanted = set(range(prefix // step * step + step, end + 1, step))
+        wanted.add(end // page * page)
         if not cut:
-            wanted.add(end // page * page)
             wanted.add((end - 1) // page * page)
         if branch is not None:
             wanted.add(branch // page * page)

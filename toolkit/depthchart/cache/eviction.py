@@ -9,6 +9,7 @@ from difflib import get_close_matches
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
 from depthchart.cache.node import Node
+from depthchart.cache.outlook import Outlook
 from depthchart.cache.worth import Worth
 
 __all__ = ["ORDERS", "POLICIES", "LeafOrder", "LeafQueue", "leaf_order"]
@@ -210,19 +211,21 @@ def _evictable(node: Node) -> bool:
     return node.parent is not None and not node.children and not node.kv_locks
 
 
-ORDERS: dict[str, Callable[[Worth], LeafOrder]] = {
-    **{name: (lambda worth, name=name: LeafQueue(name)) for name in POLICIES},  # type: ignore[misc]
-    "s3fifo": lambda worth: S3Fifo(),
-    "size": lambda worth: SizeAware(),
-    "flops": lambda worth: ScanOrder(lambda leaves: marconi_scores(leaves, worth)),
+ORDERS: dict[str, Callable[[Outlook], LeafOrder]] = {
+    **{name: (lambda outlook, name=name: LeafQueue(name)) for name in POLICIES},  # type: ignore[misc]
+    "s3fifo": lambda outlook: S3Fifo(),
+    "size": lambda outlook: SizeAware(),
+    "flops": lambda outlook: ScanOrder(lambda leaves: marconi_scores(leaves, outlook.worth)),
+    "gain": lambda outlook: ScanOrder(lambda leaves: [outlook.gain_per_token(leaf) for leaf in leaves]),
 }
-"""All orders by name: those of POLICIES, s3fifo, size (GreedyDual-Size-Frequency) and flops (Marconi)."""
+"""All orders by name: those of POLICIES, s3fifo, size (GreedyDual-Size-Frequency), flops (Marconi) and gain (the
+least work that a state is expected to save, for the KV that it takes)."""
 
 
-def leaf_order(policy: str, worth: Worth) -> LeafOrder:
+def leaf_order(policy: str, outlook: Outlook) -> LeafOrder:
     """A fresh order; raises ValueError with the nearest name where there is no such policy."""
     if policy not in ORDERS:
         near = get_close_matches(str(policy), ORDERS, n=1)
         hint = f" (nearest: {near[0]!r})" if near else ""
         raise ValueError(f"eviction={policy!r}: must be one of {', '.join(ORDERS)}{hint}")
-    return ORDERS[policy](worth)
+    return ORDERS[policy](outlook)

@@ -12,12 +12,13 @@ from typing import TypeAlias
 
 from depthchart.cache.eviction import marconi_scores
 from depthchart.cache.node import Node
-from depthchart.cache.worth import Worth, covered_from
+from depthchart.cache.outlook import Outlook
+from depthchart.cache.worth import covered_from
 
 __all__ = ["MATCHINGS", "REFRESHES", "STATE_POLICIES", "StatePolicy", "one_of"]
 
-StatePolicy: TypeAlias = Callable[[Iterable[Node], Worth, int], Node | None]
-"""(states in LRU order, worth, the tree's clock) -> the node whose state goes, or None."""
+StatePolicy: TypeAlias = Callable[[Iterable[Node], Outlook], Node | None]
+"""(states in LRU order, what is known of their future) -> the node whose state goes, or None."""
 
 REFRESHES = ("used", "path")
 """used: a match refreshes the state that it uses (sglang#31648); path: all states above it as well (before)."""
@@ -27,42 +28,35 @@ MATCHINGS = ("nearest", "tip")
 as where checkpoints are kept and never restored (llama.cpp#24035, #24055, #25592)."""
 
 
-def _lru(order: Iterable[Node], worth: Worth, now: int) -> Node | None:
+def _lru(order: Iterable[Node], outlook: Outlook) -> Node | None:
     return next((node for node in order if not node.state_locks), None)
 
 
-def _coverage(order: Iterable[Node], worth: Worth, now: int) -> Node | None:
+def _coverage(order: Iterable[Node], outlook: Outlook) -> Node | None:
     """The state whose loss costs the fewest tokens to run again (after sglang#38000); tips and forks last, since that
     is where texts go on."""
     free = [node for node in order if not node.state_locks]
     return min(free, key=lambda node: (len(node.children) != 1, node.end - covered_from(node)), default=None)
 
 
-def _flops(order: Iterable[Node], worth: Worth, now: int) -> Node | None:
+def _flops(order: Iterable[Node], outlook: Outlook) -> Node | None:
     """Marconi: the lowest sum of recency and work per memory, among states with at most one child."""
     free = [node for node in order if not node.state_locks]
     candidates = [node for node in free if len(node.children) <= 1] or free
     if not candidates:
         return None
-    scores = marconi_scores(candidates, worth)
+    scores = marconi_scores(candidates, outlook.worth)
     return candidates[min(range(len(scores)), key=scores.__getitem__)]
 
 
-def _worth(order: Iterable[Node], worth: Worth, now: int) -> Node | None:
+def _gain(order: Iterable[Node], outlook: Outlook) -> Node | None:
+    """The state that is expected to save the least work until the next look (``Outlook``)."""
     free = [node for node in order if not node.state_locks]
-    return min(free, key=lambda node: expected_gain(node, worth, now), default=None)
+    outlook.looked(free)
+    return min(free, key=outlook.gain, default=None)
 
 
-def expected_gain(node: Node, worth: Worth, now: int) -> float:
-    """Work that a node's state saves per time: its own reach beyond the state above it, times how likely a text
-    is to part from the path just here, over the time since its KV was last passed."""
-    likely = LIKELY_INNER if len(node.children) == 1 else 1.0
-    return likely * worth.work(covered_from(node), node.end) / (now - node.last_use + 1)
-
-
-LIKELY_INNER = 0.05
-
-STATE_POLICIES: dict[str, StatePolicy] = {"lru": _lru, "coverage": _coverage, "flops": _flops, "worth": _worth}
+STATE_POLICIES: dict[str, StatePolicy] = {"lru": _lru, "coverage": _coverage, "flops": _flops, "gain": _gain}
 
 
 def one_of(name: str, value: str, legal: Iterable[str]) -> str:

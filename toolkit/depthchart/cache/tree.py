@@ -11,6 +11,7 @@ from typing import NamedTuple
 from depthchart.cache.allocator import PageAllocator
 from depthchart.cache.eviction import leaf_order
 from depthchart.cache.node import Node
+from depthchart.cache.outlook import Outlook
 from depthchart.cache.state_pool import StatePool
 from depthchart.cache.states import MATCHINGS, REFRESHES, STATE_POLICIES, one_of
 from depthchart.cache.worth import Worth
@@ -89,8 +90,8 @@ class RadixTree:
         self.evictable_tokens = self.protected_tokens = 0
         self.state_order: dict[Node, None] = {}  # least recently used first
         self.protected_states = 0
-        self.worth = worth or Worth()
-        self._leaves = leaf_order(eviction, self.worth)
+        self.outlook = Outlook(worth or Worth())
+        self._leaves = leaf_order(eviction, self.outlook)
         self._choose_state = STATE_POLICIES[one_of("state_eviction", state_eviction, STATE_POLICIES)]
         self._refreshes_path = one_of("refresh", refresh, REFRESHES) == "path"
         self._tips_only = one_of("matching", matching, MATCHINGS) == "tip"
@@ -114,7 +115,9 @@ class RadixTree:
         """As ``lookup``, for use: splits the edge in which the KV match ends, refreshes the KV of the whole
         path, and the state of the matched node alone."""
         usable, kv_tokens = self.root, 0
-        for node, shared in self._visit(ids):
+        seen = self._visit(ids)
+        self._note_use(seen)
+        for node, shared in seen:
             self._touch(node)
             kv_tokens = node.start + shared * self.page
             if shared < len(node.ids):
@@ -181,7 +184,7 @@ class RadixTree:
         if node.state is not None:
             self._refresh_state(node)
             return False
-        node.state, node.had_state = slot, True
+        node.state, node.had_state, node.uses = slot, True, 0
         self.state_order[node] = None
         self.protected_states += node.state_locks > 0
         tag = self.states.tags[slot]
@@ -262,6 +265,7 @@ class RadixTree:
         """Evict at least so much, as far as locks allow. KV goes leaf by leaf, with its state; a state of an
         inner node goes alone and leaves a tombstone, that of a leaf takes the leaf with it."""
         done = Evicted()
+        self.outlook.now = self._clock
         while done.kv_tokens < kv_tokens and (leaf := self._leaves.pop()) is not None:
             done = _add(done, self._remove_leaf(leaf, "KV evicted"))
         while done.states < states and (holder := self._next_state()) is not None:
@@ -275,7 +279,7 @@ class RadixTree:
         self.evict(self.evictable_tokens, len(self.state_order))
 
     def _next_state(self) -> Node | None:
-        return self._choose_state(self.state_order, self.worth, self._clock)
+        return self._choose_state(self.state_order, self.outlook)
 
     def _evict_state(self, node: Node) -> Evicted:
         if node.is_leaf and not node.kv_locks:
@@ -327,6 +331,20 @@ class RadixTree:
     def _refresh_state(self, node: Node) -> None:
         del self.state_order[node]
         self.state_order[node] = None
+
+    def _note_use(self, seen: list[tuple[Node, int]]) -> None:
+        """Tell the outlook which state a match is about to use, while its age can still be seen, and which
+        evicted one it would have used instead."""
+        self.outlook.now = self._clock
+        missed = False
+        for node, shared in reversed(seen):
+            if shared < len(node.ids):
+                continue
+            if self._resumable(node):
+                return self.outlook.used(node)
+            if node.had_state and not missed:
+                missed = True
+                self.outlook.missed(node)
 
     def _refresh_used(self, node: Node) -> None:
         above = [step for step in node.path()[:-1] if step.state is not None] if self._refreshes_path else []
