@@ -1,15 +1,17 @@
 """How likely a cached state is to be used again, learned while the cache runs.
 
-States are sorted into kinds by what can be seen of them: whether texts end, go on or part at their node, whether they
-were used before, and how long ago their KV was last passed (in powers of two of the tree's clock). For each
-kind it is counted how many states stood by when something had to go, and how many were resumed from. Their quotient is
-the chance of a use per look, as in LHD (Beckmann et al., NSDI 2018); a weak prior stands in until a kind
-has been seen often enough.
+States are sorted into kinds by what can be seen of them: whether texts end, go on or part at their node, and whether
+they were used before. For each kind it is counted, by age (time since the KV was last passed, in powers of
+two of the tree's clock), how many states stood by when something had to go, and how many were resumed from, or would have
+been, had they not been evicted. Uses over looks, both from a state's present age on, are the uses that keeping it earns
+per look: the hit density of LHD (Beckmann et al., NSDI 2018). A weak prior stands in until a kind has been seen
+often enough.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from itertools import accumulate
 from typing import TypeAlias
 
 from depthchart.cache.node import Node
@@ -17,10 +19,10 @@ from depthchart.cache.worth import Worth, covered_from
 
 __all__ = ["Outlook"]
 
-Kind: TypeAlias = tuple[int, bool, int]
+Kind: TypeAlias = int  # 2 * (0: texts end here, 1: one goes on, 2: they part) + (used before)
 
-PRIOR_LOOKS = 50.0  # looks that the prior is worth
-PRIOR_INNER = 0.3
+AGES = 48  # powers of two of the tree's clock
+PRIOR_LOOKS = 50.0  # looks that the prior is worth; results change little from 20 to 100
 
 
 class Outlook:
@@ -29,37 +31,34 @@ class Outlook:
     def __init__(self, worth: Worth) -> None:
         self.worth = worth
         self.now = 0
-        self._used: dict[Kind, int] = {}
-        self._looked: dict[Kind, int] = {}
+        self._used = [[0] * AGES for _ in range(6)]
+        self._looked = [[0] * AGES for _ in range(6)]
         self._all_used, self._all_looked = 1, 100
+        self._chances: list[list[float]] | None = None
 
     def used(self, node: Node) -> None:
-        """A text has resumed from the node's state (told before its clock is refreshed)."""
-        kind = self._kind(node)
-        self._used[kind] = self._used.get(kind, 0) + 1
-        self._all_used += 1
+        """A text has resumed from the node's state (told before the node's clock is refreshed)."""
+        self.missed(node)
         node.uses += 1
 
     def missed(self, node: Node) -> None:
         """A text would have resumed from the node's state, had it not been evicted."""
-        kind = self._kind(node)
-        self._used[kind] = self._used.get(kind, 0) + 1
+        self._used[_kind(node)][self._age(node)] += 1
         self._all_used += 1
+        self._chances = None
 
     def looked(self, nodes: Iterable[Node]) -> None:
         """These states stood by while one had to be chosen."""
         for node in nodes:
-            kind = self._kind(node)
-            self._looked[kind] = self._looked.get(kind, 0) + 1
+            self._looked[_kind(node)][self._age(node)] += 1
             self._all_looked += 1
+        self._chances = None
 
     def chance(self, node: Node) -> float:
-        """Uses per look of states of this node's kind."""
-        kind = self._kind(node)
-        mean = self._all_used / self._all_looked
-        prior = mean * (PRIOR_INNER if kind[0] == 1 else 1.0) * 4 * 2.0 ** (-kind[2] / 2)
-        seen = self._looked.get(kind, 0) + PRIOR_LOOKS
-        return float((self._used.get(kind, 0) + PRIOR_LOOKS * prior) / seen)
+        """Uses per look of states of this node's kind, from its age on."""
+        if self._chances is None:
+            self._chances = [self._density(kind) for kind in range(6)]
+        return self._chances[_kind(node)][self._age(node)]
 
     def gain(self, node: Node) -> float:
         """Work that the node's state saves per look: its chance times its reach beyond the state above it."""
@@ -69,8 +68,26 @@ class Outlook:
         """The same over the KV that goes with a leaf; nothing where it has no state, since no text can resume there."""
         return self.gain(leaf) / (leaf.end - freed_from(leaf)) if leaf.state is not None else 0.0
 
-    def _kind(self, node: Node) -> Kind:
-        return min(len(node.children), 2), node.uses > 0, (self.now - node.last_use).bit_length()
+    def _density(self, kind: Kind) -> list[float]:
+        """By age. The prior is the mean of all kinds, more for the young and less for the old."""
+        mean = self._all_used / self._all_looked
+        tails = zip(_tails(self._used[kind]), _tails(self._looked[kind]), strict=True)
+        return [
+            (used + PRIOR_LOOKS * mean * 4 * 2.0 ** (-age / 2)) / (looked + PRIOR_LOOKS)
+            for age, (used, looked) in enumerate(tails)
+        ]
+
+    def _age(self, node: Node) -> int:
+        return (self.now - node.last_use).bit_length()
+
+
+def _kind(node: Node) -> Kind:
+    return 2 * min(len(node.children), 2) + (node.uses > 0)
+
+
+def _tails(counts: list[int]) -> list[int]:
+    """For each age, the sum from it on."""
+    return list(accumulate(reversed(counts)))[::-1]
 
 
 def freed_from(leaf: Node) -> int:

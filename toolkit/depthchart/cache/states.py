@@ -51,9 +51,7 @@ def _flops(order: Iterable[Node], outlook: Outlook) -> Node | None:
 
 def _gain(order: Iterable[Node], outlook: Outlook) -> Node | None:
     """The state that is expected to save the least work until the next look (``Outlook``)."""
-    free = [node for node in order if not node.state_locks]
-    outlook.looked(free)
-    return min(free, key=outlook.gain, default=None)
+    return min((node for node in order if not node.state_locks), key=outlook.gain, default=None)
 
 
 STATE_POLICIES: dict[str, StatePolicy] = {"lru": _lru, "coverage": _coverage, "flops": _flops, "gain": _gain}
