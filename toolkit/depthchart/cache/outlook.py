@@ -10,6 +10,7 @@ often enough.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from itertools import accumulate
 from typing import TypeAlias
@@ -55,10 +56,12 @@ class Outlook:
         self._chances = None
 
     def chance(self, node: Node) -> float:
-        """Uses per look of states of this node's kind, from its age on."""
+        """Uses per look of states of this node's kind, from its age on; within a power of two it falls with the
+        root of the age, as the prior does, so that the younger of two alike is worth more."""
         if self._chances is None:
             self._chances = [self._density(kind) for kind in range(6)]
-        return self._chances[_kind(node)][self._age(node)]
+        age = self._age(node)
+        return self._chances[_kind(node)][age] * math.sqrt(0.75 * 2.0**age / (self.now - node.last_use + 1))
 
     def gain(self, node: Node) -> float:
         """Work that the node's state saves per look: its chance times its reach beyond the state above it."""

@@ -9,6 +9,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.colors import LinearSegmentedColormap, to_rgb
 from matplotlib.figure import Figure
+from matplotlib.image import AxesImage
 
 from depthchart.charts.layout import require_columns
 from depthchart.charts.style import Palette, figure, style
@@ -71,7 +72,7 @@ def heat_map(
 
 def _cells(
     ax: Axes, part: pd.DataFrame, x: str, y: str, value: str, shades: LinearSegmentedColormap, limits: tuple[float, float], c: Palette
-):  # noqa: ANN202
+) -> AxesImage:
     table = part.assign(**{value: part[value].astype(float)}).pivot_table(index=y, columns=x, values=value, aggfunc="mean", sort=True)
     low, high = limits
     image = ax.imshow(table.to_numpy(), cmap=shades, vmin=low, vmax=high if high > low else low + 1, aspect="auto", origin="lower")
@@ -118,7 +119,7 @@ def pareto(
     if len(names) > len(_MARKS):
         raise ValueError(f"group={group!r}: has {len(names)} values; at most {len(_MARKS)} marks can be told apart")
     with style(theme) as c:
-        fig = figure(8.5, 5.0, theme=theme, layout="constrained")
+        fig = figure(9.5, 5.0, theme=theme, layout="constrained")
         ax = fig.subplots()
         front = pareto_front(good, cost, value)
         ax.plot(front[cost].astype(float), front[value].astype(float), color=c.muted, lw=1.2, drawstyle="steps-post", zorder=1, label="best at its cost")
@@ -145,7 +146,7 @@ def pareto(
             ax.yaxis.set_major_formatter(lambda number, _: f"{number:.0%}")
         ax.xaxis.set_major_formatter(lambda number, _: _short(number))
         note = "" if shade is None else f"size of a mark: {_words(shade)}"
-        ax.legend(loc="lower right", frameon=True, title=note or None, title_fontsize=8)
+        fig.legend(loc="outside right center", title=note or None, title_fontsize=8)
         if title:
             ax.set_title(title)
     return fig
@@ -163,7 +164,12 @@ def _scaled(part: pd.Series, whole: pd.Series) -> pd.Series:
     return (part - low) / (high - low) if high > low else part * 0.0 + 0.5
 
 
+_NAMES = {"kv_tokens": "KV pool (tokens)", "state_slots": "state pool (slots)", "reuse": "share of prompt tokens reused"}
+
+
 def _words(column: str) -> str:
+    if column in _NAMES:
+        return _NAMES[column]
     units = {"tokens": "tokens", "bytes": "bytes", "s": "s"}
     stem, _, last = column.rpartition("_")
     return f"{stem.replace('_', ' ')} ({units[last]})" if last in units and stem else column.replace("_", " ")

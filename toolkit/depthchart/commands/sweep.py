@@ -142,7 +142,9 @@ def _draw(made: Sweep, axes: list[str], folder: Path, title: str) -> None:
         numbers = [name for name in varied if good[name].map(lambda v: isinstance(v, (int, float))).all()]
         x, y = (numbers + [name for name in varied if name not in numbers])[:2]
         panels = next((name for name in ("preset", "rule", *varied) if name in varied and name not in (x, y)), None)
-        write_whole(folder / "heat.png", to_png(heat_map(good, x, y, panels=panels, title=title), dpi=150))
+        rest = [name for name in varied if name not in (x, y, panels)]
+        note = f"\nmean over {', '.join(rest)}" if rest else ""
+        write_whole(folder / "heat.png", to_png(heat_map(good, x, y, panels=panels, title=title + note), dpi=150))
     cost = "memory_bytes" if good["memory_bytes"].notna().any() else "kv_tokens" if "kv_tokens" in varied else None
     if cost is not None and good[cost].nunique() > 1:
         group = next((name for name in ("preset", "rule", "eviction") if name in varied and good[name].nunique() <= 8), None)
