@@ -8,7 +8,7 @@ import sys
 from dataclasses import asdict
 from typing import Any
 
-from depthchart.commands.flags import add_geometry, geometry_of
+from depthchart.commands.flags import add_geometry, add_verb, geometry_of
 from depthchart.display import table_text
 from depthchart.presets import PRESETS
 
@@ -23,9 +23,7 @@ exit code: 0 our bundle reuses most, 1 it does not, 2 the call or the trace is w
 
 def add_parser(subparsers: Any) -> None:
     """Add the verb to the command line's subparsers."""
-    parser = subparsers.add_parser(
-        NAME, help=HELP, description=HELP, epilog=_EXAMPLES, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = add_verb(subparsers, NAME, HELP, _EXAMPLES)
     parser.add_argument("trace", nargs="?", default="agentic", help="a trace file, or a bundled trace (default: agentic)")
     parser.add_argument("--limit", type=int, metavar="N", help="read only so many requests")
     add_geometry(parser, page_size=64)

@@ -8,6 +8,7 @@ import tomllib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from depthchart.commands.flags import add_verb
 from depthchart.display import table_text
 from depthchart.sweep_task import AXES
 
@@ -38,9 +39,7 @@ exit code: 0 done, 1 some configuration failed, 2 the call is wrong, 130 stopped
 
 def add_parser(subparsers: Any) -> None:
     """Add the verb to the command line's subparsers."""
-    parser = subparsers.add_parser(
-        NAME, help=HELP, description=HELP, epilog=_EXAMPLES, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = add_verb(subparsers, NAME, HELP, _EXAMPLES)
     parser.add_argument("config", nargs="?", metavar="CONFIG.toml", help="trace, options and a table [grid]")
     parser.add_argument("--grid", action="append", default=[], metavar="AXIS=A,B", help=f"values of an axis: {', '.join(AXES)}")
     parser.add_argument("--trace", help="a trace file, or a bundled trace (default: agentic)")

@@ -183,6 +183,10 @@ class Lifecycle:
         end = sequence.computed + tokens
         if not 1 <= tokens <= self.decode_grid - sequence.computed % self.decode_grid:
             raise ValueError(f"tokens={tokens}: must be at least 1 and not pass the next multiple of {self.decode_grid}")
+        if end > len(sequence.text):
+            raise ValueError(
+                f"request {sequence.request!r} has no token {end - 1}: append it before its decode step"
+            )
         self._take_row(sequence, end)
         snapshot = None
         if end % self.decode_grid == 0:
