@@ -16,7 +16,13 @@ from depthchart.traces import load_trace, make
 from depthchart.traces.bundle import BUNDLED
 from depthchart.traces.overlap import reusable, seen_prefixes
 
-QUICK = ["sglang-2025-12", "sglang", "vllm-align", "vllm-junction", "llamacpp"]  # undated ones are equal without DCP
+QUICK = [
+    "sglang-2025-12",
+    "sglang",
+    "vllm-align",
+    "vllm-junction",
+    "llamacpp",
+]  # undated ones are equal without DCP
 G64 = Geometry(64)
 
 
@@ -34,7 +40,9 @@ G64 = Geometry(64)
     ids=["roomy", "few-states", "little-kv", "scarce", "dcp", "wide-chunk"],
 )
 def test_ours_reuses_most_on_every_bundled_trace(trace, kv, slots, geometry):
-    board = leaderboard(load_trace(trace), geometry, kv_tokens=kv, state_slots=slots, presets=[*QUICK, "depthchart"])
+    board = leaderboard(
+        load_trace(trace), geometry, kv_tokens=kv, state_slots=slots, presets=[*QUICK, "depthchart"]
+    )
     assert board.ours_first, board.rows()
     assert all(row.reused_tokens <= board.bound.least for row in board.standings)
     assert {row.preset: row.wrong_requests for row in board.standings}["depthchart"] == 0
@@ -51,7 +59,9 @@ def test_ours_reuses_most_on_other_workloads(workload):
 def test_unbounded_agrees_with_what_was_seen_before():
     trace = load_trace("agentic", limit=200)
     board = leaderboard(trace, G64, kv_tokens=1 << 22, state_slots=4000, presets=["depthchart"])
-    ideal = sum(reusable(seen, r.prompt_tokens, 64) for seen, r in zip(seen_prefixes(trace), trace, strict=True))
+    ideal = sum(
+        reusable(seen, r.prompt_tokens, 64) for seen, r in zip(seen_prefixes(trace), trace, strict=True)
+    )
     assert board.bound.unbounded == board.bound.kv == board.bound.states == ideal
 
 
@@ -60,7 +70,9 @@ def test_serving_agrees_with_the_step_loop_where_requests_do_not_overlap():
     from dataclasses import replace
 
     trace = load_trace("agentic", limit=40)
-    apart = replace(trace, requests=tuple(replace(r, arrival_s=1000.0 * at, after=None) for at, r in enumerate(trace)))
+    apart = replace(
+        trace, requests=tuple(replace(r, arrival_s=1000.0 * at, after=None) for at, r in enumerate(trace))
+    )
     run = simulate(apart, G64, RULES["dcp_gated"], kv_tokens=1 << 16, state_slots=20)
     service = serve(apart, G64, "dcp_gated", kv_tokens=1 << 16, state_slots=20)
     assert list(run.requests["reused_tokens"]) == [one.reused_tokens for one in service.requests]
@@ -76,18 +88,32 @@ def test_a_users_entry_is_ranked():
         presets=["sglang"],
         extra={"mine": {"rule": "page_exact", "state_eviction": "coverage"}},
     )
-    assert {row.preset for row in board.standings} == {"sglang", "mine"} and not board.ours_first
+    assert {row.preset for row in board.standings} == {"sglang", "mine"}
+    assert not board.ours_first
     assert "mine" in board._repr_html_()
 
 
 def test_verb(capsys):
-    words = ["leaderboard", "agentic", "--limit", "80", "--kv-tokens", "65536", "--state-slots", "30", "--presets", "sglang,depthchart"]
+    words = [
+        "leaderboard",
+        "agentic",
+        "--limit",
+        "80",
+        "--kv-tokens",
+        "65536",
+        "--state-slots",
+        "30",
+        "--presets",
+        "sglang,depthchart",
+    ]
     assert main(words) == 0
     text = capsys.readouterr().out
-    assert "no cache exceeds" in text and "of bound" in text
+    assert "no cache exceeds" in text
+    assert "of bound" in text
     assert main([*words, "--json"]) == 0
     facts = json.loads(capsys.readouterr().out)
-    assert facts["ours_first"] and facts["standings"][0]["preset"] == "depthchart"
+    assert facts["ours_first"]
+    assert facts["standings"][0]["preset"] == "depthchart"
     assert facts["bound"]["least"] >= facts["standings"][0]["reused_tokens"]
 
 

@@ -71,7 +71,12 @@ def synthetic(seed, count=400):
         chain += [next(fresh) for _ in range(dice.randint(1, 6))]
         tail = dice.choice([[], [next(fresh)]])
         ids = chain + tail
-        rows.append({"hash_ids": list(ids), "input_length": len(ids) * BLOCK - (dice.randint(1, BLOCK - 1) if tail else 0)})
+        rows.append(
+            {
+                "hash_ids": list(ids),
+                "input_length": len(ids) * BLOCK - (dice.randint(1, BLOCK - 1) if tail else 0),
+            }
+        )
         if dice.random() < 0.1:
             rows.append(rows[-1])
     return rows

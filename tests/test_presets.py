@@ -18,7 +18,9 @@ VLLM_528 = Geometry(528, chunk_width=16, chunked_prefill_size=8192)
 
 
 def requests(*prompts, output=()):
-    return [TraceRequest(f"r{at}", float(at), tuple(prompt), tuple(output)) for at, prompt in enumerate(prompts)]
+    return [
+        TraceRequest(f"r{at}", float(at), tuple(prompt), tuple(output)) for at, prompt in enumerate(prompts)
+    ]
 
 
 def reuse(name, geometry, prompts, kv=1 << 20, slots=1024):
@@ -125,7 +127,9 @@ def test_llamacpp_24035_restores_the_nearest_earlier_checkpoint():
 
 def test_llamacpp_24035_faulty_runs_the_whole_prompt_again():
     assert llama_24035(llamacpp(restores=False), 11586) == 0
-    assert llama_24035(llamacpp(restores=False), 11719) == 11719  # the live state at the end of the slot still serves
+    assert (
+        llama_24035(llamacpp(restores=False), 11719) == 11719
+    )  # the live state at the end of the slot still serves
 
 
 @pytest.mark.parametrize(
@@ -221,11 +225,14 @@ def test_every_preset_runs_in_the_step_loop(name):
     geometry = Geometry(64)
     setup = preset(name).apply(geometry, 1 << 16, 48)
     run = simulate(load_trace("agentic", limit=12), geometry, **setup.settings)
-    assert run.fault is None and run.summary()["reused_tokens"] > 0 and not run.violations
+    assert run.fault is None
+    assert run.summary()["reused_tokens"] > 0
+    assert not run.violations
 
 
 def test_names():
-    assert "depthchart" not in ENGINES and set(ENGINES) < set(PRESETS)
+    assert "depthchart" not in ENGINES
+    assert set(ENGINES) < set(PRESETS)
     with pytest.raises(ValueError, match="nearest: 'vllm-align'"):
         preset("vllm-aligned")
     with pytest.raises(ValueError, match="ISO date"):

@@ -22,7 +22,12 @@ from depthchart.sweep_task import run_job
 from depthchart.traces import load_trace
 
 TRACE = load_trace("agentic", limit=40)
-GRID = {"page_size": 64, "preset": ["sglang", "depthchart"], "kv_tokens": [1 << 15, 1 << 16], "state_slots": [8, 24]}
+GRID = {
+    "page_size": 64,
+    "preset": ["sglang", "depthchart"],
+    "kv_tokens": [1 << 15, 1 << 16],
+    "state_slots": [8, 24],
+}
 
 
 def run(**more):
@@ -35,8 +40,17 @@ def same(a, b):
 
 def test_a_cell_is_what_serving_gives():
     frame = run().frame
-    assert len(frame) == 8 and list(frame.columns) == ["page_size", "preset", "kv_tokens", "state_slots", *SWEEP]
-    cell = frame[(frame["preset"] == "sglang") & (frame["kv_tokens"] == 1 << 16) & (frame["state_slots"] == 8)].iloc[0]
+    assert len(frame) == 8
+    assert list(frame.columns) == [
+        "page_size",
+        "preset",
+        "kv_tokens",
+        "state_slots",
+        *SWEEP,
+    ]
+    cell = frame[
+        (frame["preset"] == "sglang") & (frame["kv_tokens"] == 1 << 16) & (frame["state_slots"] == 8)
+    ].iloc[0]
     alone = serve(TRACE, Geometry(64), **preset("sglang").apply(Geometry(64), 1 << 16, 8).settings)
     assert (cell["reused_tokens"], cell["lost_tokens"], cell["prompt_tokens"]) == (
         alone.reused_tokens,
@@ -47,13 +61,19 @@ def test_a_cell_is_what_serving_gives():
 
 def test_a_timed_cell_is_what_the_simulator_gives():
     cell = run(preset="sglang", kv_tokens=1 << 16, state_slots=24, timed=True).frame.iloc[0]
-    alone = simulate(TRACE, Geometry(64), **preset("sglang").apply(Geometry(64), 1 << 16, 24).settings).summary()
+    alone = simulate(
+        TRACE, Geometry(64), **preset("sglang").apply(Geometry(64), 1 << 16, 24).settings
+    ).summary()
     assert cell["reused_tokens"] == alone["reused_tokens"]
     assert cell["ttft_mean_s"] == pytest.approx(alone["ttft_mean_s"])
     assert cell["simulated_s"] == pytest.approx(alone["simulated_s"])
 
 
-@pytest.mark.parametrize("make", [lambda: Inline(), lambda: ThreadPoolExecutor(2), lambda: ProcessPoolExecutor(2)], ids=["inline", "threads", "processes"])
+@pytest.mark.parametrize(
+    "make",
+    [lambda: Inline(), lambda: ThreadPoolExecutor(2), lambda: ProcessPoolExecutor(2)],
+    ids=["inline", "threads", "processes"],
+)
 def test_every_executor_gives_the_same(make):
     with make() as executor:
         same(run(executor=executor).frame, run().frame)
@@ -61,16 +81,20 @@ def test_every_executor_gives_the_same(make):
 
 def test_a_dask_cluster_gives_the_same():
     distributed = pytest.importorskip("distributed")
-    with distributed.LocalCluster(n_workers=1, threads_per_worker=1, processes=False, dashboard_address=None) as cluster:
-        with distributed.Client(cluster) as client:
-            same(run(executor=client.get_executor()).frame, run().frame)
+    with distributed.LocalCluster(
+        n_workers=1, threads_per_worker=1, processes=False, dashboard_address=None
+    ) as cluster, distributed.Client(cluster) as client:
+        same(run(executor=client.get_executor()).frame, run().frame)
 
 
 def test_illegal_combinations_are_listed_with_their_reasons():
     made = run(page_size=[64, 96], state_slots=[3, 24])
-    assert len(made.frame) == 4 and len(made.skipped) == 12
+    assert len(made.frame) == 4
+    assert len(made.skipped) == 12
     reasons = set(made.skipped["reason"])
-    assert any("page_size=96" in reason and "nearest legal page_size: 64 or 128" in reason for reason in reasons)
+    assert any(
+        "page_size=96" in reason and "nearest legal page_size: 64 or 128" in reason for reason in reasons
+    )
     assert any("state_slots=3" in reason for reason in reasons)
 
 
@@ -82,7 +106,8 @@ def test_what_fails_is_a_row_with_a_reason(monkeypatch):
 
     monkeypatch.setattr(sweep_task, "serve", broken)
     frame = run().frame
-    assert set(frame["status"]) == {"failed"} and set(frame["reason"]) == {"AssertionError: on purpose"}
+    assert set(frame["status"]) == {"failed"}
+    assert set(frame["reason"]) == {"AssertionError: on purpose"}
 
 
 def test_a_repeated_sweep_computes_nothing_and_a_wider_one_only_what_is_new(tmp_path):
@@ -109,7 +134,8 @@ def test_an_interrupted_sweep_goes_on(tmp_path, monkeypatch):
     with pytest.raises(KeyboardInterrupt):
         run(out=tmp_path)
     kept = list(tmp_path.glob("results/*.json"))
-    assert len(kept) == 3 and not (tmp_path / "results.csv").exists()
+    assert len(kept) == 3
+    assert not (tmp_path / "results.csv").exists()
     assert all(set(json.loads(path.read_text())) == {"config", "result", "provenance"} for path in kept)
     monkeypatch.undo()
     resumed = run(out=tmp_path)
@@ -129,7 +155,14 @@ def test_a_sample_is_part_of_the_grid_and_repeats():
 def test_bytes_are_split_into_both_pools():
     model = MODELS["kimi-linear-48b-a3b"]
     frame = sweep(
-        TRACE, progress=False, workers=1, page_size=64, rule="absolute", model=model.name, pool_bytes=[4e9, 8e9], state_share=0.25
+        TRACE,
+        progress=False,
+        workers=1,
+        page_size=64,
+        rule="absolute",
+        model=model.name,
+        pool_bytes=[4e9, 8e9],
+        state_share=0.25,
     ).frame
     kv, slots = int(6e9 / model.kv_bytes_per_token), int(2e9 / model.state_bytes)
     alone = serve(TRACE, Geometry(64), "absolute", kv_tokens=kv, state_slots=slots)
@@ -151,7 +184,10 @@ def test_wrong_calls(grid, says):
 
 
 def test_what_is_missing_is_a_reason():
-    assert "kv_tokens: is missing" in sweep(TRACE, progress=False, page_size=64, rule="absolute").skipped["reason"].iloc[0]
+    assert (
+        "kv_tokens: is missing"
+        in sweep(TRACE, progress=False, page_size=64, rule="absolute").skipped["reason"].iloc[0]
+    )
 
 
 def test_pareto_front_by_hand():
@@ -164,7 +200,8 @@ def test_figures_say_what_they_show():
     frame = run().frame
     heat = heat_map(frame, "state_slots", "kv_tokens", panels="preset")
     texts = [text.get_text() for ax in heat.axes for text in ax.texts]
-    assert len(texts) == 8 and all(text.endswith("%") for text in texts)
+    assert len(texts) == 8
+    assert all(text.endswith("%") for text in texts)
     front = pareto(frame, "kv_tokens", group="preset")
     assert front.axes[0].get_xlabel() == "KV pool (tokens)"
     with pytest.raises(ValueError, match="no row that worked"):
@@ -180,8 +217,16 @@ def test_verb(tmp_path, capsys):
     out = tmp_path / "out"
     assert main(["sweep", str(config), "--out", str(out)]) == 0
     text = capsys.readouterr().out
-    assert "4 configurations, 4 run now, 4 skipped as illegal" in text and "state_slots=3" in text
-    assert {path.name for path in out.iterdir()} == {"results", "results.csv", "skipped.csv", "sweep.json", "heat.png", "pareto.png"}
+    assert "4 configurations, 4 run now, 4 skipped as illegal" in text
+    assert "state_slots=3" in text
+    assert {path.name for path in out.iterdir()} == {
+        "results",
+        "results.csv",
+        "skipped.csv",
+        "sweep.json",
+        "heat.png",
+        "pareto.png",
+    }
     assert main(["sweep", str(config), "--out", str(out), "--grid", "state_slots=24,30"]) == 0
     assert "8 configurations, 4 run now" in capsys.readouterr().out
     assert json.loads((out / "sweep.json").read_text())["provenance"]["depthchart"]

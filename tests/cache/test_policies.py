@@ -89,7 +89,8 @@ def test_size_forgets_old_uses():
         cache.put(number)  # credit: 1 more than that of the last one that went
         cache.tree.evict(kv_tokens=1)
         gone.append(cache.has(1, 10))
-    assert gone[0] and not gone[-1]
+    assert gone[0]
+    assert not gone[-1]
 
 
 def test_s3fifo_resists_a_scan():
@@ -188,7 +189,9 @@ def test_path_refresh_keeps_all_states_of_a_text_young():
         assert cache.use(1, 2, 3, 4) == 4
         for depth in (3, 4):
             cache.put(*range(50, 50 + depth))
-        left[refresh] = sorted((node.ids[0] in cache.ids(50, 51, 52, 53), node.end // PAGE) for node in cache.tree.state_order)
+        left[refresh] = sorted(
+            (node.ids[0] in cache.ids(50, 51, 52, 53), node.end // PAGE) for node in cache.tree.state_order
+        )
     a, b = (lambda *d: [(False, x) for x in d]), (lambda *d: [(True, x) for x in d])
     assert left["path"] == [*a(1, 2, 3, 4), *b(3, 4)]
     assert left["used"] == [*a(3, 4), *b(1, 2, 3, 4)]
@@ -200,7 +203,8 @@ def test_a_text_that_is_no_tip_is_not_resumed_from_where_matching_is_tip():
     cache.put(1, 2, 3, 4)
     assert cache.use(1, 2, 9) == 0
     assert cache.use(1, 2, 3, 4, 5) == 4
-    assert cache.tree.has_state(cache.ids(1, 2)) and not cache.tree.has_state(cache.ids(1, 2, 3))
+    assert cache.tree.has_state(cache.ids(1, 2))
+    assert not cache.tree.has_state(cache.ids(1, 2, 3))
 
 
 @pytest.mark.parametrize(("policy", "fewest"), [("lru", 0), ("gain", 15)])
@@ -215,7 +219,8 @@ def test_gain_learns_which_states_are_used(policy, fewest):
         if number >= 15:
             back = (number - 15) * 10
             used.append(cache.use(back, back + 1, 5000 + number) == 2)
-    assert sum(used[-20:]) >= fewest and (policy != "lru" or not any(used))
+    assert sum(used[-20:]) >= fewest
+    assert (policy != "lru" or not any(used))
 
 
 @pytest.mark.parametrize("policy", [*STATE_POLICIES])
@@ -237,12 +242,18 @@ def test_every_order_empties_the_tree(policy):
         cache.put(number % 5, 100 + number % 7, 200 + number)
         cache.memory.check_invariants()
     cache.tree.reset()
-    assert cache.memory.free_kv_tokens == 40 * PAGE and cache.memory.free_state_slots == 30
+    assert cache.memory.free_kv_tokens == 40 * PAGE
+    assert cache.memory.free_state_slots == 30
 
 
 @pytest.mark.parametrize(
     ("name", "value", "near"),
-    [("eviction", "s3-fifo", "s3fifo"), ("state_eviction", "gains", "gain"), ("refresh", "uses", "used"), ("matching", "tips", "tip")],
+    [
+        ("eviction", "s3-fifo", "s3fifo"),
+        ("state_eviction", "gains", "gain"),
+        ("refresh", "uses", "used"),
+        ("matching", "tips", "tip"),
+    ],
 )
 def test_unknown_policies_are_answered_with_the_nearest(name, value, near):
     with pytest.raises(ValueError, match=f"{name}='{value}'.*{near}"):

@@ -57,7 +57,9 @@ class Bounds:
         """Which of the three it is, and of which kind."""
         if self.least == self.unbounded:
             return "unbounded cache (exact)"
-        return "KV pool (exact without states)" if self.least == self.kv else "state pool (proven upper bound)"
+        return (
+            "KV pool (exact without states)" if self.least == self.kv else "state pool (proven upper bound)"
+        )
 
 
 class Visit(NamedTuple):
@@ -99,7 +101,9 @@ def kv_bound(visits: list[Visit], capacity: int) -> int:
     """Pages that the best cache of ``capacity`` pages reuses."""
     next_use = _next_uses(visits)
     kept: dict[int, int] = {}  # page -> when it is next of use
-    order: list[tuple[int, int, int]] = []  # (-next use, -depth, page): the farthest first, of equal ones the deepest
+    order: list[
+        tuple[int, int, int]
+    ] = []  # (-next use, -depth, page): the farthest first, of equal ones the deepest
     hits = 0
     for at, visit in enumerate(visits):
         hits += sum(kept.pop(page, -1) == at for page in visit.ids[: visit.usable])
@@ -135,7 +139,9 @@ def state_bound(choices: Choices, requests: int, slots: int, rounds: int = 200) 
     step = float(pages.mean()) / max(slots, 1)
     for turn in range(rounds):
         paid = np.r_[0.0, np.cumsum(price)]
-        value = pages - (paid[owner] - paid[since + 1])  # slots are taken while requests since+1 .. owner-1 run
+        value = pages - (
+            paid[owner] - paid[since + 1]
+        )  # slots are taken while requests since+1 .. owner-1 run
         best = np.maximum(np.maximum.reduceat(value, first), 0.0)
         lowest = min(lowest, float(best.sum() + slots * price.sum()))
         chosen = np.flatnonzero((value >= best[group]) & (value > 0))

@@ -54,7 +54,14 @@ class Leaderboard:
         """The table with its header, for ``display.table_text``."""
         head = ("preset", "reused tokens", "of prompt", "of bound", "found, thrown away", "wrong requests")
         body = [
-            (s.preset, f"{s.reused_tokens:,}", f"{s.reuse:.2%}", f"{s.of_bound:.2%}", f"{s.lost_tokens:,}", s.wrong_requests)
+            (
+                s.preset,
+                f"{s.reused_tokens:,}",
+                f"{s.reuse:.2%}",
+                f"{s.of_bound:.2%}",
+                f"{s.lost_tokens:,}",
+                s.wrong_requests,
+            )
             for s in self.standings
         ]
         return [head, *body]
@@ -89,7 +96,10 @@ def leaderboard(
         advance: called with 1 after each request of each bundle.
     """
     index = PrefixIndex(geometry.tree_page)
-    setups = {made.name: (made.apply(geometry, kv_tokens, state_slots).settings, made.summary) for made in map(_preset, presets)}
+    setups = {
+        made.name: (made.apply(geometry, kv_tokens, state_slots).settings, made.summary)
+        for made in map(_preset, presets)
+    }
     for name, settings in (extra or {}).items():
         setups[name] = ({"kv_tokens": kv_tokens, "state_slots": state_slots, **settings}, "yours")
     found: dict[tuple[int, int], Bounds] = {}
@@ -117,9 +127,19 @@ def leaderboard(
             )
         )
     standings.sort(key=lambda row: -row.reused_tokens)
-    shown = {"kv_tokens": kv_tokens, "state_slots": state_slots, "order": "one request at a time, in the order of the trace"}
+    shown = {
+        "kv_tokens": kv_tokens,
+        "state_slots": state_slots,
+        "order": "one request at a time, in the order of the trace",
+    }
     return Leaderboard(
-        trace.name, trace.source, trace.prompt_tokens, shown, bound_of((kv_tokens, state_slots)), tuple(standings), provenance()
+        trace.name,
+        trace.source,
+        trace.prompt_tokens,
+        shown,
+        bound_of((kv_tokens, state_slots)),
+        tuple(standings),
+        provenance(),
     )
 
 

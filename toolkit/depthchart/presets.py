@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from depthchart.depth import RULES, Rule
 from depthchart.geometry import Geometry
-from depthchart.rules import every_n, spaced, decode_on_interval, vllm_all, vllm_junction, vllm_steps
+from depthchart.rules import decode_on_interval, every_n, spaced, vllm_all, vllm_junction, vllm_steps
 
 __all__ = ["ENGINES", "PRESETS", "Preset", "Setup", "llamacpp", "preset", "sglang_at"]
 
@@ -33,7 +33,12 @@ class Setup:
     @property
     def settings(self) -> dict[str, Any]:
         """Keyword arguments for ``simulate`` and ``serve``, the rule among them."""
-        return {"rule": self.rule, "kv_tokens": self.kv_tokens, "state_slots": self.state_slots, **self.policies}
+        return {
+            "rule": self.rule,
+            "kv_tokens": self.kv_tokens,
+            "state_slots": self.state_slots,
+            **self.policies,
+        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +78,9 @@ def sglang_at(day: str | date) -> Preset:
     known = [made for made in _SGLANG if date.fromisoformat(made.since) <= asked]
     if not known:
         first = _SGLANG[0].since
-        raise ValueError(f"day={asked.isoformat()}: SGLang has checkpoints in a paged tree since {first}; nearest: {first}")
+        raise ValueError(
+            f"day={asked.isoformat()}: SGLang has checkpoints in a paged tree since {first}; nearest: {first}"
+        )
     return known[-1]
 
 
@@ -103,7 +110,9 @@ def preset(name: str) -> Preset:
         return sglang_at(name.removeprefix("sglang@"))
     near = get_close_matches(str(name), PRESETS, n=1, cutoff=0.4)
     hint = f"; nearest: {near[0]!r}" if near else ""
-    raise ValueError(f"preset={name!r}: no such preset{hint}; there are {', '.join(PRESETS)} and sglang@YYYY-MM-DD")
+    raise ValueError(
+        f"preset={name!r}: no such preset{hint}; there are {', '.join(PRESETS)} and sglang@YYYY-MM-DD"
+    )
 
 
 def _named(rule: str) -> Callable[[Geometry, int, int], Rule]:

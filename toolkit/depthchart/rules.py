@@ -10,7 +10,7 @@ from dataclasses import replace
 from depthchart.depth import RULES, Decision, Rule
 from depthchart.geometry import Geometry
 
-__all__ = ["every_n", "spaced", "decode_on_interval", "vllm_all", "vllm_junction", "vllm_steps"]
+__all__ = ["decode_on_interval", "every_n", "spaced", "vllm_all", "vllm_junction", "vllm_steps"]
 
 
 def decode_on_interval(rule: Rule) -> Rule:
@@ -34,9 +34,13 @@ def vllm_all() -> Rule:
 
     def decide(g: Geometry, prefix: int, end: int, branch: int | None) -> Decision:
         first = prefix // g.tree_page * g.tree_page + g.tree_page
-        ends = [d for d in range(first, end + 1, g.tree_page) if d == end or (d - prefix) % g.chunk_width == 0]
+        ends = [
+            d for d in range(first, end + 1, g.tree_page) if d == end or (d - prefix) % g.chunk_width == 0
+        ]
         if not ends:
-            return Decision(None, False, f"no block of {g.tree_page} ends at a chunk end in ({prefix}, {end}]")
+            return Decision(
+                None, False, f"no block of {g.tree_page} ends at a chunk end in ({prefix}, {end}]"
+            )
         return Decision(ends[-1], True, f"all {len(ends)} block ends, up to {ends[-1]}", tuple(ends[:-1]))
 
     return Rule(
@@ -92,7 +96,9 @@ def spaced(spacing: int) -> Rule:
         kept = sorted(depth for depth in wanted if prefix < depth <= end)
         if not kept:
             return Decision(None, False, f"nothing to keep in ({prefix}, {end}]")
-        return Decision(kept[-1], True, f"{len(kept)} of: last page, branch, multiples of {step}", tuple(kept[:-1]))
+        return Decision(
+            kept[-1], True, f"{len(kept)} of: last page, branch, multiples of {step}", tuple(kept[:-1])
+        )
 
     return Rule(
         "spaced",

@@ -78,7 +78,9 @@ def serve(
     too small for any request.
     """
     if state_slots < MIN_STATE_SLOTS:
-        raise ValueError(f"state_slots={state_slots}: one request takes {MIN_STATE_SLOTS}; nearest legal: {MIN_STATE_SLOTS}")
+        raise ValueError(
+            f"state_slots={state_slots}: one request takes {MIN_STATE_SLOTS}; nearest legal: {MIN_STATE_SLOTS}"
+        )
     counts: Counter[str] = Counter()
     last: list[Matched] = []
 
@@ -136,5 +138,3 @@ def _decode(life: Lifecycle, sequence: Sequence, end: int) -> None:
     while sequence.computed < end:
         room = life.decode_grid - sequence.computed % life.decode_grid
         life.commit_decode(life.plan_decode(sequence, min(room, end - sequence.computed)))
-
-

@@ -105,7 +105,10 @@ def sweep(
         for key, row in _run(jobs, trace, digest, executor, workers, progress):
             rows[key] = row
             if folder is not None:
-                write_text(_place(folder, key), json.dumps({"config": keys[key], "result": row, "provenance": provenance()}))
+                write_text(
+                    _place(folder, key),
+                    json.dumps({"config": keys[key], "result": row, "provenance": provenance()}),
+                )
     finally:
         if own is not None:
             own.shutdown(wait=False, cancel_futures=True)
@@ -141,7 +144,7 @@ def _combinations(grid: Mapping[str, Any], sample: int | None, seed: int) -> lis
 def _pick(axes: Mapping[str, list[Any]], number: int) -> Config:
     """The combination of that number, without making all of them."""
     chosen: Config = {}
-    for name, values in reversed(axes.items()):
+    for name, values in reversed(list(axes.items())):
         number, at = divmod(number, len(values))
         chosen[name] = values[at]
     return {name: chosen[name] for name in axes}
@@ -167,7 +170,9 @@ def _run(
     blob = pickle.dumps(trace)
     task = partial(run_job, blob=blob, digest=digest)
     # tasks of one tree page in a row, so that a worker interns the trace's prefixes once a page
-    queue = sorted(jobs, key=lambda job: job.config["page_size"] * job.config.get("dcp_size", 1), reverse=True)
+    queue = sorted(
+        jobs, key=lambda job: job.config["page_size"] * job.config.get("dcp_size", 1), reverse=True
+    )
     depth = 1 if isinstance(executor, Inline) else 2 * (workers or os.cpu_count() or 1)
     waiting: dict[Future[Any], Job] = {}
     with tqdm(total=len(jobs), unit="run", disable=not progress) as bar:
@@ -189,7 +194,10 @@ def _run(
 
 
 def _digest(trace: Trace, timed: bool) -> str:
-    parts = [(r.prompt, r.output, r.extra_key, r.priority, *((r.arrival_s, r.after, r.think_s) if timed else ())) for r in trace]
+    parts = [
+        (r.prompt, r.output, r.extra_key, r.priority, *((r.arrival_s, r.after, r.think_s) if timed else ()))
+        for r in trace
+    ]
     return sha256(repr((FORMAT, __version__, timed, parts)).encode()).hexdigest()
 
 
@@ -214,15 +222,23 @@ def _frame(keys: Mapping[str, Config], rows: Mapping[str, Mapping[str, Any]]) ->
     settings = list(dict.fromkeys(name for config in keys.values() for name in config))
     table = [{**config, **rows[key]} for key, config in keys.items()]
     frame = pd.DataFrame(table, columns=[*settings, *SWEEP])
-    whole = [name for name in SWEEP if name.endswith(("_tokens", "_requests")) or name in ("violations", "memory_bytes")]
-    return frame.astype({**dict.fromkeys(whole, "Int64"), **{name: "float64" for name in SWEEP if name.endswith("_s")}})
+    whole = [
+        name
+        for name in SWEEP
+        if name.endswith(("_tokens", "_requests")) or name in ("violations", "memory_bytes")
+    ]
+    return frame.astype(
+        {**dict.fromkeys(whole, "Int64"), **{name: "float64" for name in SWEEP if name.endswith("_s")}}
+    )
 
 
 def _skipped_frame(skipped: list[tuple[Config, str]]) -> pd.DataFrame:
     import pandas as pd
 
     columns = list(dict.fromkeys(name for config, _ in skipped for name in config))
-    return pd.DataFrame([{**config, "reason": reason} for config, reason in skipped], columns=[*columns, "reason"])
+    return pd.DataFrame(
+        [{**config, "reason": reason} for config, reason in skipped], columns=[*columns, "reason"]
+    )
 
 
 def _write_tables(made: Sweep, trace: Trace, grid: Mapping[str, Any], folder: Path, timed: bool) -> None:
@@ -230,7 +246,12 @@ def _write_tables(made: Sweep, trace: Trace, grid: Mapping[str, Any], folder: Pa
         with whole_file(folder / f"{name}.csv") as draft:
             frame.to_csv(draft, index=False)
     facts = {
-        "trace": {"name": trace.name, "source": trace.source, "requests": len(trace), "prompt_tokens": trace.prompt_tokens},
+        "trace": {
+            "name": trace.name,
+            "source": trace.source,
+            "requests": len(trace),
+            "prompt_tokens": trace.prompt_tokens,
+        },
         "grid": {name: list(v) if isinstance(v, (list, tuple, range)) else v for name, v in grid.items()},
         "timed": timed,
         "provenance": dict(made.provenance),

@@ -25,7 +25,14 @@ __all__ = ["AXES", "Config", "Job", "check", "run_job"]
 
 Config: TypeAlias = dict[str, Any]
 
-GEOMETRY_AXES = ("page_size", "dcp_size", "chunk_width", "index_pool", "chunked_prefill_size", "track_interval")
+GEOMETRY_AXES = (
+    "page_size",
+    "dcp_size",
+    "chunk_width",
+    "index_pool",
+    "chunked_prefill_size",
+    "track_interval",
+)
 POOL_AXES = ("kv_tokens", "state_slots", "model", "pool_bytes", "state_share")
 POLICY_AXES = ("preset", "rule", "eviction", "state_eviction", "refresh", "matching", "max_states_per_path")
 TIMED_AXES = ("policy", "mixed", "max_running", "arrivals")
@@ -68,7 +75,11 @@ def run_job(job: Job, *, blob: bytes, digest: str) -> dict[str, Any]:
         trace = _trace(digest, blob)
         geometry, settings = _settings(job.config)
         index = _index(digest, geometry.tree_page)
-        row.update(_timed(trace, geometry, settings, job.config, index) if job.timed else _served(trace, geometry, settings, index))
+        row.update(
+            _timed(trace, geometry, settings, job.config, index)
+            if job.timed
+            else _served(trace, geometry, settings, index)
+        )
         row.update(status="ok", reason="", memory_bytes=_memory_bytes(job.config, settings))
     except (ValueError, DepthchartError, AssertionError) as error:
         row.update(status="failed", reason=f"{type(error).__name__}: {error}")
@@ -101,7 +112,9 @@ def _pools(config: Config) -> tuple[int, int]:
         raise ValueError("model: is missing; pool_bytes needs one to be split into KV and states")
     model, share = MODELS[config["model"]], float(config.get("state_share", STATE_SHARE))
     if not 0 < share < 1:
-        raise ValueError(f"state_share={share}: must lie in (0, 1); nearest legal: {0.01 if share <= 0 else 0.99}")
+        raise ValueError(
+            f"state_share={share}: must lie in (0, 1); nearest legal: {0.01 if share <= 0 else 0.99}"
+        )
     size = float(config["pool_bytes"])
     return int(size * (1 - share) / model.kv_bytes_per_token), int(size * share / model.state_bytes)
 
@@ -126,14 +139,19 @@ def _served(trace: Trace, geometry: Geometry, settings: dict[str, Any], index: P
     }
 
 
-def _timed(trace: Trace, geometry: Geometry, settings: dict[str, Any], config: Config, index: PrefixIndex) -> dict[str, Any]:
+def _timed(
+    trace: Trace, geometry: Geometry, settings: dict[str, Any], config: Config, index: PrefixIndex
+) -> dict[str, Any]:
     from depthchart.frames import wrong_reuse
 
     more = {name: config[name] for name in TIMED_AXES if name in config}
     run = simulate(trace, geometry, **settings, **more, strict=False, index=index)
     table, wrong = run.requests, wrong_reuse(run.log)
     waits = (table["first_token_s"] - table["arrival_s"]).dropna()
-    prompt, reused = int(table["prompt_tokens"].sum()), int(table["reused_tokens"].sum() - wrong["reused_tokens"].sum())
+    prompt, reused = (
+        int(table["prompt_tokens"].sum()),
+        int(table["reused_tokens"].sum() - wrong["reused_tokens"].sum()),
+    )
     return {
         "prompt_tokens": prompt,
         "kv_hit_tokens": int(table["kv_hit_tokens"].sum()),

@@ -163,7 +163,9 @@ class ScanOrder:
         if len(leaves) < len(self.leaves):
             self.leaves = dict.fromkeys(leaves)
         scores = self._score(leaves)
-        chosen = min(zip(scores, leaves, strict=True), key=lambda pair: (pair[0], pair[1].last_use, pair[1].node_id))[1]
+        chosen = min(
+            zip(scores, leaves, strict=True), key=lambda pair: (pair[0], pair[1].last_use, pair[1].node_id)
+        )[1]
         del self.leaves[chosen]
         return chosen
 
@@ -199,7 +201,10 @@ def marconi_scores(nodes: list[Node], worth: Worth, weight: float = 1.0) -> list
     """Recency plus ``weight`` times work per memory, both scaled to [0, 1] over the candidates (Pan et al., Marconi,
     MLSys 2025, arXiv:2411.19379; its weight is tuned by replaying the trace)."""
     recency = _scaled([float(node.last_use) for node in nodes])
-    return [r + weight * w for r, w in zip(recency, _scaled([worth.work_per_memory(n) for n in nodes]), strict=True)]
+    return [
+        r + weight * w
+        for r, w in zip(recency, _scaled([worth.work_per_memory(n) for n in nodes]), strict=True)
+    ]
 
 
 def _scaled(values: list[float]) -> list[float]:

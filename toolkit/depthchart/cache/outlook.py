@@ -96,6 +96,11 @@ def _tails(counts: list[int]) -> list[int]:
 def freed_from(leaf: Node) -> int:
     """Where the KV begins that goes when the leaf goes: tombstones above it that nothing else needs go with it."""
     node = leaf
-    while node.parent is not None and node.parent.end and node.parent.state is None and len(node.parent.children) == 1:
+    while (
+        node.parent is not None
+        and node.parent.end
+        and node.parent.state is None
+        and len(node.parent.children) == 1
+    ):
         node = node.parent
     return node.start

@@ -60,8 +60,9 @@ class RadixTree:
     ``eviction`` orders KV leaves (``eviction.ORDERS``), ``state_eviction`` states (``states.STATE_POLICIES``); their
     LRU order is one of their own, in which a match refreshes what ``refresh`` says (``states.REFRESHES``).
     ``matching`` says from which states a text may resume (``states.MATCHINGS``), ``worth`` what a state saves, for
-    the policies that ask. ``max_states_per_path`` caps the states on one path softly (sglang#31230). ``keep_tombstones`` leaves childless tombstones in place, as
-    SGLang 0.5.23 does; otherwise they are cleaned up the path, since nothing can ever match them.
+    the policies that ask. ``max_states_per_path`` caps the states on one path softly (sglang#31230).
+    ``keep_tombstones`` leaves childless tombstones in place, as SGLang 0.5.23 does; otherwise they are cleaned up
+    the path, since nothing can ever match them.
     """
 
     def __init__(

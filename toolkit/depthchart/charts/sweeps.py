@@ -51,9 +51,16 @@ def heat_map(
         rows = -(-len(names) // columns)
         cells = good[x].nunique(), good[y].nunique()
         width, height = max(2.6, 0.75 * cells[0] + 1.2), max(1.9, 0.5 * cells[1] + 1.1)
-        fig = figure(min(14.0, width * columns + 1.4), height * rows + (0.6 if title else 0.3), theme=theme, layout="constrained")
+        fig = figure(
+            min(14.0, width * columns + 1.4),
+            height * rows + (0.6 if title else 0.3),
+            theme=theme,
+            layout="constrained",
+        )
         grid = fig.subplots(rows, columns, squeeze=False)
-        shades = LinearSegmentedColormap.from_list("depthchart", [c.paper, c.kv, c.kv_edge, c.locked if theme == "light" else c.state])
+        shades = LinearSegmentedColormap.from_list(
+            "depthchart", [c.paper, c.kv, c.kv_edge, c.locked if theme == "light" else c.state]
+        )
         limits = (float(values.min()), float(values.max()))
         image = None
         for ax, name in zip(grid.flat, names, strict=False):
@@ -71,11 +78,27 @@ def heat_map(
 
 
 def _cells(
-    ax: Axes, part: pd.DataFrame, x: str, y: str, value: str, shades: LinearSegmentedColormap, limits: tuple[float, float], c: Palette
+    ax: Axes,
+    part: pd.DataFrame,
+    x: str,
+    y: str,
+    value: str,
+    shades: LinearSegmentedColormap,
+    limits: tuple[float, float],
+    c: Palette,
 ) -> AxesImage:
-    table = part.assign(**{value: part[value].astype(float)}).pivot_table(index=y, columns=x, values=value, aggfunc="mean", sort=True)
+    table = part.assign(**{value: part[value].astype(float)}).pivot_table(
+        index=y, columns=x, values=value, aggfunc="mean", sort=True
+    )
     low, high = limits
-    image = ax.imshow(table.to_numpy(), cmap=shades, vmin=low, vmax=high if high > low else low + 1, aspect="auto", origin="lower")
+    image = ax.imshow(
+        table.to_numpy(),
+        cmap=shades,
+        vmin=low,
+        vmax=high if high > low else low + 1,
+        aspect="auto",
+        origin="lower",
+    )
     ax.set_xticks(range(len(table.columns)), [_short(v) for v in table.columns])
     ax.set_yticks(range(len(table.index)), [_short(v) for v in table.index])
     ax.set(xlabel=_words(x), ylabel=_words(y))
@@ -117,16 +140,30 @@ def pareto(
     good = (frame[frame["status"] == "ok"] if "status" in frame else frame).dropna(subset=[cost, value])
     names = list(dict.fromkeys(good[group])) if group else [None]
     if len(names) > len(_MARKS):
-        raise ValueError(f"group={group!r}: has {len(names)} values; at most {len(_MARKS)} marks can be told apart")
+        raise ValueError(
+            f"group={group!r}: has {len(names)} values; at most {len(_MARKS)} marks can be told apart"
+        )
     with style(theme) as c:
         fig = figure(9.5, 5.0, theme=theme, layout="constrained")
         ax = fig.subplots()
         front = pareto_front(good, cost, value)
-        ax.plot(front[cost].astype(float), front[value].astype(float), color=c.muted, lw=1.2, drawstyle="steps-post", zorder=1, label="best at its cost")
+        ax.plot(
+            front[cost].astype(float),
+            front[value].astype(float),
+            color=c.muted,
+            lw=1.2,
+            drawstyle="steps-post",
+            zorder=1,
+            label="best at its cost",
+        )
         colours = (c.state, c.misplaced, c.locked, c.refused, c.kv_edge, c.tombstone, c.ink, c.muted)
         for name, mark, colour in zip(names, _MARKS, colours, strict=False):
             part = good if name is None else good[good[group] == name]
-            sizes = 42.0 if shade is None else 20 + 160 * _scaled(part[shade].astype(float), good[shade].astype(float))
+            sizes = (
+                42.0
+                if shade is None
+                else 20 + 160 * _scaled(part[shade].astype(float), good[shade].astype(float))
+            )
             ax.scatter(
                 part[cost].astype(float),
                 part[value].astype(float),
@@ -164,7 +201,11 @@ def _scaled(part: pd.Series, whole: pd.Series) -> pd.Series:
     return (part - low) / (high - low) if high > low else part * 0.0 + 0.5
 
 
-_NAMES = {"kv_tokens": "KV pool (tokens)", "state_slots": "state pool (slots)", "reuse": "share of prompt tokens reused"}
+_NAMES = {
+    "kv_tokens": "KV pool (tokens)",
+    "state_slots": "state pool (slots)",
+    "reuse": "share of prompt tokens reused",
+}
 
 
 def _words(column: str) -> str:
@@ -181,9 +222,9 @@ def _short(value: object) -> str:
         for unit, word in ((2**30, "Gi"), (2**20, "Mi"), (2**10, "Ki")):
             if number >= unit and number % unit == 0:
                 return f"{number / unit:g} {word}"
-        for unit, word in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
-            if number >= 10 * unit or (number >= unit and number % unit == 0):
-                return f"{number / unit:.4g}{word}"
+        for size, word in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
+            if number >= 10 * size or (number >= size and number % size == 0):
+                return f"{number / size:.4g}{word}"
         return f"{number:g}"
     return str(value)
 

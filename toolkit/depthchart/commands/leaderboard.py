@@ -24,12 +24,20 @@ exit code: 0 our bundle reuses most, 1 it does not, 2 the call or the trace is w
 def add_parser(subparsers: Any) -> None:
     """Add the verb to the command line's subparsers."""
     parser = add_verb(subparsers, NAME, HELP, _EXAMPLES)
-    parser.add_argument("trace", nargs="?", default="agentic", help="a trace file, or a bundled trace (default: agentic)")
+    parser.add_argument(
+        "trace", nargs="?", default="agentic", help="a trace file, or a bundled trace (default: agentic)"
+    )
     parser.add_argument("--limit", type=int, metavar="N", help="read only so many requests")
     add_geometry(parser, page_size=64)
-    parser.add_argument("--kv-tokens", type=int, default=262_144, metavar="N", help="KV pool [tokens] (default: 262144)")
-    parser.add_argument("--state-slots", type=int, default=128, metavar="N", help="state pool [slots] (default: 128)")
-    parser.add_argument("--presets", metavar="A,B", help=f"which ones (default: all): {', '.join(PRESETS)}, sglang@DATE")
+    parser.add_argument(
+        "--kv-tokens", type=int, default=262_144, metavar="N", help="KV pool [tokens] (default: 262144)"
+    )
+    parser.add_argument(
+        "--state-slots", type=int, default=128, metavar="N", help="state pool [slots] (default: 128)"
+    )
+    parser.add_argument(
+        "--presets", metavar="A,B", help=f"which ones (default: all): {', '.join(PRESETS)}, sglang@DATE"
+    )
     parser.add_argument("--json", action="store_true", help="print one JSON object")
 
 
@@ -46,10 +54,19 @@ def run(args: argparse.Namespace) -> int:
     names = args.presets.split(",") if args.presets else list(PRESETS)
     with _bar(len(trace) * len(names)) as bar:
         board = leaderboard(
-            trace, geometry, kv_tokens=args.kv_tokens, state_slots=args.state_slots, presets=names, advance=bar.update
+            trace,
+            geometry,
+            kv_tokens=args.kv_tokens,
+            state_slots=args.state_slots,
+            presets=names,
+            advance=bar.update,
         )
     if args.json:
-        facts = {**asdict(board), "standings": [row._asdict() for row in board.standings], "geometry": asdict(geometry)}
+        facts = {
+            **asdict(board),
+            "standings": [row._asdict() for row in board.standings],
+            "geometry": asdict(geometry),
+        }
         facts["bound"] |= {"least": board.bound.least, "binding": board.bound.binding}
         print(json.dumps({**facts, "ours_first": board.ours_first}, indent=2))
     else:
@@ -58,8 +75,9 @@ def run(args: argparse.Namespace) -> int:
         print(table_text(board.rows(), numeric=(1, 2, 3, 4, 5)))
         print(
             f"\nno cache exceeds {b.least:,} tokens: {b.binding}"
-            f"\n(unbounded {b.unbounded:,}; KV alone limited {b.kv:,}, exact; states alone limited {b.states:,}, upper bound)"
-            f"\none request at a time, in the order of the trace; {args.kv_tokens:,} KV tokens and {args.state_slots} states for all"
+            f"\n(unbounded {b.unbounded:,}; KV alone limited {b.kv:,}, exact; states alone {b.states:,}, upper bound)"
+            f"\none request at a time, in the order of the trace; {args.kv_tokens:,} KV tokens and "
+            f"{args.state_slots} states for all"
         )
     return int("depthchart" in names and not board.ours_first)
 

@@ -41,12 +41,24 @@ def add_parser(subparsers: Any) -> None:
     """Add the verb to the command line's subparsers."""
     parser = add_verb(subparsers, NAME, HELP, _EXAMPLES)
     parser.add_argument("config", nargs="?", metavar="CONFIG.toml", help="trace, options and a table [grid]")
-    parser.add_argument("--grid", action="append", default=[], metavar="AXIS=A,B", help=f"values of an axis: {', '.join(AXES)}")
+    parser.add_argument(
+        "--grid",
+        action="append",
+        default=[],
+        metavar="AXIS=A,B",
+        help=f"values of an axis: {', '.join(AXES)}",
+    )
     parser.add_argument("--trace", help="a trace file, or a bundled trace (default: agentic)")
     parser.add_argument("--limit", type=int, metavar="N", help="read only so many requests")
-    parser.add_argument("--sample", type=int, metavar="N", help="so many combinations at random in place of all")
+    parser.add_argument(
+        "--sample", type=int, metavar="N", help="so many combinations at random in place of all"
+    )
     parser.add_argument("--seed", type=int, metavar="N", help="of the sample (default: 0)")
-    parser.add_argument("--timed", action=argparse.BooleanOptionalAction, help="with scheduler and time model (slower; gives TTFT)")
+    parser.add_argument(
+        "--timed",
+        action=argparse.BooleanOptionalAction,
+        help="with scheduler and time model (slower; gives TTFT)",
+    )
     parser.add_argument("--workers", type=int, metavar="N", help="processes (default: all cores)")
     parser.add_argument("--out", metavar="DIR", help="folder of the results (default: only print)")
 
@@ -66,7 +78,10 @@ def run(args: argparse.Namespace) -> int:
     except KeyboardInterrupt:
         if args.out:
             done = len(list(Path(args.out).glob("results/*.json")))
-            print(f"depthchart: stopped; {done} results are kept in {args.out}: the same call goes on from there", file=sys.stderr)
+            print(
+                f"depthchart: stopped; {done} results are kept in {args.out}: the same call goes on from there",
+                file=sys.stderr,
+            )
         raise
     _show(made)
     if args.out:
@@ -88,7 +103,9 @@ def _read(args: argparse.Namespace) -> tuple[dict[str, Any], dict[str, Any]]:
     grid = dict(facts.pop("grid", {}))
     unknown = [name for name in facts if name not in _OPTIONS]
     if unknown:
-        raise ValueError(f"{args.config}: {unknown[0]} is no option; there are {', '.join(_OPTIONS)} and the table [grid]")
+        raise ValueError(
+            f"{args.config}: {unknown[0]} is no option; there are {', '.join(_OPTIONS)} and the table [grid]"
+        )
     for word in args.grid:
         name, sign, values = word.partition("=")
         if not sign or not values:
@@ -126,7 +143,9 @@ def _show(made: Sweep) -> None:
 
 
 def _text(value: Any) -> str:
-    return f"{value:.4f}" if isinstance(value, float) else f"{value:,}" if isinstance(value, int) else str(value)
+    return (
+        f"{value:.4f}" if isinstance(value, float) else f"{value:,}" if isinstance(value, int) else str(value)
+    )
 
 
 def _draw(made: Sweep, axes: list[str], folder: Path, title: str) -> None:
@@ -140,12 +159,27 @@ def _draw(made: Sweep, axes: list[str], folder: Path, title: str) -> None:
     if len(varied) >= 2:
         numbers = [name for name in varied if good[name].map(lambda v: isinstance(v, (int, float))).all()]
         x, y = (numbers + [name for name in varied if name not in numbers])[:2]
-        panels = next((name for name in ("preset", "rule", *varied) if name in varied and name not in (x, y)), None)
+        panels = next(
+            (name for name in ("preset", "rule", *varied) if name in varied and name not in (x, y)), None
+        )
         rest = [name for name in varied if name not in (x, y, panels)]
         note = f"\nmean over {', '.join(rest)}" if rest else ""
-        write_whole(folder / "heat.png", to_png(heat_map(good, x, y, panels=panels, title=title + note), dpi=150))
-    cost = "memory_bytes" if good["memory_bytes"].notna().any() else "kv_tokens" if "kv_tokens" in varied else None
+        write_whole(
+            folder / "heat.png", to_png(heat_map(good, x, y, panels=panels, title=title + note), dpi=150)
+        )
+    cost = (
+        "memory_bytes"
+        if good["memory_bytes"].notna().any()
+        else "kv_tokens"
+        if "kv_tokens" in varied
+        else None
+    )
     if cost is not None and good[cost].nunique() > 1:
-        group = next((name for name in ("preset", "rule", "eviction") if name in varied and good[name].nunique() <= 8), None)
+        group = next(
+            (name for name in ("preset", "rule", "eviction") if name in varied and good[name].nunique() <= 8),
+            None,
+        )
         shade = "ttft_mean_s" if good["ttft_mean_s"].notna().all() else None
-        write_whole(folder / "pareto.png", to_png(pareto(good, cost, group=group, shade=shade, title=title), dpi=150))
+        write_whole(
+            folder / "pareto.png", to_png(pareto(good, cost, group=group, shade=shade, title=title), dpi=150)
+        )
