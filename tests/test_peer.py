@@ -12,6 +12,7 @@ import gzip
 import json
 import os
 import random
+import shutil
 from pathlib import Path
 
 import pytest
@@ -47,12 +48,12 @@ def _put(tree, ids, found):
     for page in ids[:found]:
         node = node.children[page]
     tree.lock(node)
-    for at in range(found, len(ids)):
+    for page in ids[found:]:
         if not tree.allocator.free_tokens:
             tree.evict(kv_tokens=BLOCK)
         if not tree.allocator.free_tokens:
             break
-        grown = tree.insert(ids[: at + 1], [-1] * at + tree.allocator.allocate(1)).node
+        grown = tree._add(node, [page], tree.allocator.allocate(1), "", "", 0)  # insert would walk the path each time
         tree.lock(grown)
         tree.unlock(node)
         node = grown
@@ -112,7 +113,8 @@ def test_mooncake_conversation_to_the_token_at_every_budget():
     trace, _ = plan_of(rows)
     from kvcache_sim.simulator import run_sweep
 
-    found = run_sweep(trace, model_id="kimi-k3", policies=["lru"], backend="python")
+    backend = "cpp" if shutil.which("c++") else "python"
+    found = run_sweep(trace, model_id="kimi-k3", policies=["lru"], backend=backend)
     assert found["points"]
     for point in found["points"]:
         assert replay(rows, point["cacheBlocks"]) == point["results"]["lru"]["hitTokens"], point["gib"]
