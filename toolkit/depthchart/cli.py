@@ -26,10 +26,18 @@ VERBS = (
     "check",
     "depth",
     "replay",
+    "cases",
+    "verify",
     "simulate",
+    "leaderboard",
+    "sweep",
+    "report",
+    "export",
+    "bench",
     "traces",
     "models",
-)  # module names, in the order of the help text
+)
+"""Module names, in the order of the help text."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
