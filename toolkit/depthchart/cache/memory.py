@@ -9,6 +9,7 @@ from depthchart.cache.allocator import PageAllocator
 from depthchart.cache.node import Node
 from depthchart.cache.state_pool import StatePool
 from depthchart.cache.tree import Evicted, RadixTree
+from depthchart.cache.worth import Worth
 from depthchart.errors import InvariantError, MisplacedStateError, PoolExhausted
 from depthchart.events import Emit, ignore
 from depthchart.geometry import Geometry
@@ -27,7 +28,8 @@ class Holding(NamedTuple):
 
 
 class Memory:
-    """Pools of ``kv_tokens`` KV token slots (rounded down to tree pages) and ``state_slots`` states."""
+    """Pools of ``kv_tokens`` KV token slots (rounded down to tree pages) and ``state_slots`` states. Policies are those
+    of ``RadixTree``; ``branch_grid`` is the grid of branch depths (default: the checkpoint grid)."""
 
     def __init__(
         self,
@@ -36,13 +38,20 @@ class Memory:
         state_slots: int,
         *,
         eviction: str = "lru",
+        state_eviction: str = "lru",
+        refresh: str = "used",
+        matching: str = "nearest",
+        worth: Worth | None = None,
+        branch_grid: int | None = None,
         max_states_per_path: int | None = None,
         keep_tombstones: bool = False,
         index: PrefixIndex | None = None,
         emit: Emit = ignore,
     ) -> None:
         if index is not None and index.page != geometry.tree_page:
-            raise ValueError(f"index: made for pages of {index.page} tokens; the tree page is {geometry.tree_page}")
+            raise ValueError(
+                f"index: made for pages of {index.page} tokens; the tree page is {geometry.tree_page}"
+            )
         self.geometry = geometry
         self.index = PrefixIndex(geometry.tree_page) if index is None else index
         self.allocator = PageAllocator(kv_tokens, geometry.tree_page)
@@ -50,8 +59,12 @@ class Memory:
         self.tree = RadixTree(
             self.allocator,
             self.states,
-            geometry.checkpoint_grid,
+            geometry.checkpoint_grid if branch_grid is None else branch_grid,
             eviction=eviction,
+            state_eviction=state_eviction,
+            refresh=refresh,
+            matching=matching,
+            worth=worth,
             max_states_per_path=max_states_per_path,
             keep_tombstones=keep_tombstones,
             emit=emit,
@@ -149,7 +162,11 @@ class Memory:
             ("evictable KV tokens", tree.evictable_tokens, total - locked),
             ("protected states", tree.protected_states, pinned),
             ("states in the LRU", len(tree.state_order), len(holders)),
-            ("states both in the tree and in the LRU", sum(n in tree.state_order for n in holders), len(holders)),
+            (
+                "states both in the tree and in the LRU",
+                sum(n in tree.state_order for n in holders),
+                len(holders),
+            ),
         )
         return [f"{name}: counted {have}, really {right}" for name, have, right in checks if have != right]
 

@@ -7,7 +7,8 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from depthchart.commands.flags import add_simulation, add_verb, simulation_of
+from depthchart.commands.flags import add_verb
+from depthchart.commands.simulation import add_simulation, simulation_of
 
 if TYPE_CHECKING:
     from depthchart.run import Run

@@ -9,13 +9,15 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from depthchart.commands.flags import add_simulation, add_verb, simulation_of
+from depthchart.commands.flags import add_verb
+from depthchart.commands.simulation import add_simulation, simulation_of
 from depthchart.display import table_text
 
 NAME = "simulate"
 HELP = "run a trace through scheduler and cache and report reuse and faults"
 _EXAMPLES = """examples:
   depthchart simulate agentic --page-size 64 --dcp-size 8 --kv-tokens 65536 --state-slots 48
+  depthchart simulate agentic --preset vllm-align --page-size 528 --chunk-width 16 --state-slots 256
   depthchart simulate my-trace.jsonl.gz --rule prefix_relative --no-strict --out run/
   depthchart report run/ --out report.html
 

@@ -13,7 +13,7 @@ from depthchart.simulate import simulate
 
 __all__ = ["repeat_call", "repeat_command"]
 
-_FLAGS = ("kv_tokens", "state_slots", "policy", "eviction", "arrivals", "seed")
+_FLAGS = ("kv_tokens", "state_slots", "policy", "eviction", "state_eviction", "arrivals", "seed")
 _SWITCHES = ("mixed", "strict")
 
 
@@ -34,13 +34,15 @@ def repeat_call(run: Run) -> list[str]:
 
 
 def repeat_command(run: Run) -> str:
-    """The same as a command line."""
+    """The same as a command line, or a comment that names what has no flag."""
+    settings = _settings(run)
+    if missing := [name for name in settings if name not in (*_FLAGS, *_SWITCHES)]:
+        return f"# the command line has no flag for {', '.join(missing)}"
     words = ["depthchart", "simulate", str(run.settings["trace"]), "--rule", str(run.settings["rule"])]
     if count := run.settings.get("requests"):
         words += ["--limit", str(count)]
     for name, value in _geometry(run.geometry).items():
         words += [f"--{name.replace('_', '-')}", str(value)]
-    settings = _settings(run)
     for name in _FLAGS:
         if name in settings:
             words += [f"--{name.replace('_', '-')}", str(settings[name])]
