@@ -21,8 +21,8 @@ _EXAMPLES = """examples:
   depthchart report runs/a runs/b --out both.pdf --data figures/
   depthchart report my-trace.jsonl.gz --dcp-size 8 --rule page_exact --out report.html
 
-A folder is a run that simulate --out wrote. Anything else is a trace, which is simulated first as the flags say (they are
-those of simulate, and say nothing to a folder).
+A folder is a run that simulate --out wrote, or a sweep that sweep --out wrote. Anything else is a trace, which is
+simulated first as the flags say (they are those of simulate, and say nothing to a folder).
 exit code: 0 written, 2 the call, the trace or the folder is wrong"""
 
 
@@ -44,6 +44,20 @@ def run(args: argparse.Namespace) -> int:
     """Load or simulate the runs, write the report and print where it lies."""
     from depthchart.report import report_runs
 
+    advance = _progress if sys.stderr.isatty() else None
+    if any((Path(name) / "sweep.json").is_file() for name in args.runs):
+        from depthchart.report.sweeps import load_sweep_page
+
+        if len(args.runs) > 1:
+            raise ValueError(
+                f"runs: {len(args.runs)} given, with a sweep among them; a sweep has a report of its own"
+            )
+        page = load_sweep_page(args.runs[0])
+        path = page.write(
+            args.out, format=args.format, data=args.data, data_format=args.data_format, advance=advance
+        )
+        print(f"report: {path.resolve()}")
+        return 0
     runs = _labelled([(name, _load(name, args)) for name in args.runs])
     path = report_runs(
         runs,
@@ -52,7 +66,7 @@ def run(args: argparse.Namespace) -> int:
         format=args.format,
         data=args.data,
         data_format=args.data_format,
-        advance=_progress if sys.stderr.isatty() else None,
+        advance=advance,
     )
     print(f"report: {path.resolve()}")
     return 0
