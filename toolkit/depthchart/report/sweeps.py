@@ -41,10 +41,18 @@ def sweep_figures(frame: pd.DataFrame, names: Sequence[str], theme: str = "light
 
 
 def sweep_page(
-    frame: pd.DataFrame, names: Sequence[str], trace: str, skipped: pd.DataFrame | None = None, **facts: Any
+    frame: pd.DataFrame,
+    names: Sequence[str],
+    trace: str,
+    requests: int,
+    skipped: pd.DataFrame | None = None,
+    **facts: Any,
 ) -> Page:
-    """The report of a sweep's frame; ``names`` are its settings, ``skipped`` what was illegal, ``facts`` its provenance."""
-    page = Page(f"{len(frame):,} configurations of {trace}")
+    """The report of a sweep's frame over the first ``requests`` of a trace.
+
+    ``names`` are its settings, ``skipped`` what was illegal and why, ``facts`` its provenance.
+    """
+    page = Page(f"{len(frame):,} configurations of {trace}, {requests:,} requests")
     page.section("Where reuse is won", "Mean over the settings that a figure does not show.")
     heat, front = sweep_figures(frame, names)
     page.figure(heat, "Share of prompt tokens reused.", {"results": frame})
@@ -58,7 +66,7 @@ def sweep_page(
     page.section("Every configuration").table(rows, numeric, "Click a heading to sort.")
     if skipped is not None and len(skipped):
         page.section("Illegal combinations").table(frame_rows(skipped))
-    page.section("To repeat it").listing(_call(frame, names, trace))
+    page.section("To repeat it").listing(_call(frame, names, f"{trace!r}).head({requests}"))
     return page.provenance({**provenance(), **facts})
 
 
@@ -73,13 +81,13 @@ def load_sweep_page(folder: str | Path) -> Page:
         raise ValueError(f"folder={str(folder)!r}: holds no whole sweep: {fault}") from None
     names = [str(name) for name in frame if name not in SWEEP]
     told = {"source": facts["trace"]["source"], **facts["provenance"]}
-    return sweep_page(frame, names, facts["trace"]["name"], skipped, **told)
+    return sweep_page(frame, names, facts["trace"]["name"], facts["trace"]["requests"], skipped, **told)
 
 
 def _call(frame: pd.DataFrame, names: Sequence[str], trace: str) -> list[str]:
     axes = [f"    {name}={[_plain(v) for v in dict.fromkeys(frame[name].dropna())]!r}," for name in names]
     return ["from depthchart import load_trace", "from depthchart.sweep import sweep", "", "made = sweep(",
-            f"    load_trace({trace!r}),", *axes, ")"]  # fmt: skip
+            f"    load_trace({trace}),", *axes, ")"]  # fmt: skip
 
 
 def _plain(value: Any) -> Any:

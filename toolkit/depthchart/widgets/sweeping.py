@@ -12,6 +12,7 @@ import ipywidgets as w
 import pandas as pd
 
 from depthchart.charts.style import palette, to_svg
+from depthchart.columns import SWEEP
 from depthchart.cost import LinearCost
 from depthchart.display import table_html
 from depthchart.models import MODELS
@@ -132,9 +133,10 @@ class SweepExplorer(w.VBox):
     def _write_report(self, path: str, *, advance: Any = None) -> Path:
         if self.made is None:
             raise ValueError("nothing to report: run the sweep first")
-        return sweep_page(self.made.frame, list(self.grid), self.trace.value, self.made.skipped).write(
-            path, advance=advance
-        )
+        name, frame = self.trace.value, self.made.frame
+        settings = [str(column) for column in frame if column not in SWEEP]
+        page = sweep_page(frame, settings, name, len(self.traces[name]), self.made.skipped)
+        return page.write(path, advance=advance)
 
 
 class _Told(Inline):
