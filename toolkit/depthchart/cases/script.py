@@ -14,7 +14,7 @@ from depthchart.depth import RULES
 from depthchart.errors import ScriptError
 from depthchart.geometry import Geometry
 
-__all__ = ["Script", "find_script", "load_script", "script_names"]
+__all__ = ["DECODE_GRIDS", "Script", "UnwidenedTracking", "find_script", "load_script", "script_names"]
 
 # op -> its required keys and types; optional ones end in "?"
 _OPS: dict[str, dict[str, type]] = {
@@ -27,7 +27,20 @@ _OPS: dict[str, dict[str, type]] = {
     "evict": {"kv_tokens?": int, "states?": int},
 }
 _GEOMETRY = ("page_size", "dcp_size", "chunk_width", "index_pool", "chunked_prefill_size", "track_interval")
-_KEYS = ("geometry", "rule", "strict", "pools", "steps", "expect", "source", "name", "story")
+_KEYS = ("geometry", "rule", "strict", "pools", "steps", "expect", "source", "name", "story", "decode_grid")
+DECODE_GRIDS = ("lcm", "interval")
+"""Where decode checkpoints lie: on lcm(checkpoint_grid, track_interval), or on the interval as it was asked for."""
+
+
+class UnwidenedTracking(Geometry):
+    """A geometry whose decode checkpoints ignore the tree page, as in SGLang before #35412: every
+    ``track_interval`` tokens. For scripts that show what that does."""
+
+    __slots__ = ()
+
+    @property
+    def track_grid(self) -> int:
+        return self.track_interval
 
 
 @dataclass(frozen=True)
@@ -73,7 +86,7 @@ def load_script(raw: Mapping[str, Any], name: str = "") -> Script:
     rule = raw.get("rule", "absolute")
     try:
         RULES[rule]
-        made = Geometry(**geometry)
+        made = _geometry_kind(raw.get("decode_grid", "lcm"))(**geometry)
     except ValueError as error:
         raise ScriptError(str(error)) from None
     return Script(
@@ -120,6 +133,12 @@ def _bundled(name: str) -> Path:
     raise ScriptError(
         f"script={name!r}: no such file, and no bundled script of that name; nearest: {', '.join(near or names)}"
     )
+
+
+def _geometry_kind(decode_grid: object) -> type[Geometry]:
+    if decode_grid not in DECODE_GRIDS:
+        raise ScriptError(f"decode_grid={decode_grid!r}: must be one of {', '.join(DECODE_GRIDS)}")
+    return UnwidenedTracking if decode_grid == "interval" else Geometry
 
 
 def _step(number: int, step: object) -> Mapping[str, Any]:
