@@ -7,7 +7,8 @@ that is listed already (``reduced``).
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
+from dataclasses import fields as fields_of
 from itertools import product
 
 from depthchart.cases.script import DECODE_GRIDS, UnwidenedTracking
@@ -18,7 +19,7 @@ __all__ = ["CUTS", "POOLS", "Bounds", "Plan", "plans"]
 
 CUTS = ("any", "page")
 POOLS = ("roomy", "tight")
-_LISTS = ("page_size", "dcp_size", "chunk_width", "index_pool", "track_interval")
+_LISTS = ("page_size", "index_pool", "dcp_size", "chunk_width", "track_interval")
 
 
 @dataclass(frozen=True)
@@ -34,6 +35,7 @@ class Bounds:
     steps: most steps of a history.
     requests: most requests that a history begins.
     together: most requests that run at the same time.
+    tokens_together: most tokens of a history in which two or more run at the same time (there are many more).
     evictions: most evictions by name (tight pools evict more by themselves).
     cuts: ``"any"``: other rows may leave a step any budget; ``"page"``: whole pages only, as in an engine that
         continues one prefill at a time and decodes in steps of their own.
@@ -53,6 +55,7 @@ class Bounds:
     steps: int = 8
     requests: int = 2
     together: int = 2
+    tokens_together: int = 3
     evictions: int = 1
     cuts: str = "any"
     pools: tuple[str, ...] = POOLS
@@ -65,12 +68,15 @@ class Bounds:
                 raise ValueError(f"{name}=(): give at least one value")
             if any(not isinstance(value, int) or isinstance(value, bool) or value < 1 for value in values):
                 raise ValueError(f"{name}={values!r}: must be positive whole numbers; nearest legal: (1,)")
-        for name in ("tokens", "steps", "requests", "together"):
+        for name in ("tokens", "steps", "requests", "together", "tokens_together"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name}={getattr(self, name)}: must be at least 1; nearest legal: 1")
         if self.evictions < 0:
             raise ValueError(f"evictions={self.evictions}: must be at least 0; nearest legal: 0")
-        for name, value, known in (("cuts", self.cuts, CUTS), ("decode_grid", self.decode_grid, DECODE_GRIDS)):
+        for name, value, known in (
+            ("cuts", self.cuts, CUTS),
+            ("decode_grid", self.decode_grid, DECODE_GRIDS),
+        ):
             if value not in known:
                 raise ValueError(f"{name}={value!r}: must be one of {', '.join(known)}")
         if not self.pools or not set(self.pools) <= set(POOLS):
@@ -78,7 +84,7 @@ class Bounds:
 
     def as_dict(self) -> dict[str, object]:
         """The bounds, ready for JSON."""
-        values = {field.name: getattr(self, field.name) for field in fields(self)}
+        values = {field.name: getattr(self, field.name) for field in fields_of(self)}
         return {name: list(value) if isinstance(value, tuple) else value for name, value in values.items()}
 
 
@@ -130,10 +136,10 @@ def _geometries(bounds: Bounds) -> Iterator[Geometry]:
     kind = UnwidenedTracking if bounds.decode_grid == "interval" else Geometry
     budgets = bounds.chunked_prefill_size or (bounds.tokens + 1,)
     for values in product(*(getattr(bounds, name) for name in _LISTS), budgets):
-        page, _, chunk, *_ = values[0], values[1], values[2]
-        if max(page, chunk) % min(page, chunk):
-            continue  # no engine starts with these: Geometry refuses them
-        yield kind(**dict(zip((*_LISTS, "chunked_prefill_size"), values, strict=True)))
+        fields = dict(zip((*_LISTS, "chunked_prefill_size"), values, strict=True))
+        small, large = sorted((fields["page_size"], fields["chunk_width"]))
+        if large % small == 0:  # no engine starts with others: Geometry refuses them
+            yield kind(**fields)
 
 
 def _plan(geometry: Geometry, pool: str, bounds: Bounds) -> Plan:

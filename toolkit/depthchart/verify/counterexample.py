@@ -31,7 +31,9 @@ class Counterexample:
     script: Mapping[str, Any]
 
     @classmethod
-    def of(cls, rule: Rule, plan: Plan, bounds: Bounds, history: tuple[Step, ...], fault: Fault) -> Counterexample:
+    def of(
+        cls, rule: Rule, plan: Plan, bounds: Bounds, history: tuple[Step, ...], fault: Fault
+    ) -> Counterexample:
         """From a history of the search."""
         g = plan.geometry
         geometry = {

@@ -31,10 +31,12 @@ from __future__ import annotations
 
 import gc
 import time
-from dataclasses import dataclass, field, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, field, fields, replace
 from hashlib import blake2b
 from heapq import heappop, heappush
-from typing import NamedTuple
+from math import inf
+from typing import Any, NamedTuple
 
 from depthchart.depth import RULES, Rule
 from depthchart.verify.bounds import Bounds, Plan, plans
@@ -46,7 +48,7 @@ __all__ = ["Report", "verify"]
 
 @dataclass
 class Report:
-    """What a search covered and found.
+    """What a search covered and found. ``tokens``: as many as the longest histories compute.
 
     ``histories``: runs on the real code; ``worlds``: different worlds among them; ``merged``: histories that ended in
     a world reached before; ``open``: histories that the step bound cut off; ``lost``: requests that ended with less
@@ -55,6 +57,7 @@ class Report:
 
     rule: str
     bounds: Bounds
+    tokens: int = 0
     geometries: int = 0
     alike: int = 0
     too_wide: int = 0
@@ -66,8 +69,37 @@ class Report:
     lost: int = 0
     lost_tokens: int = 0
     seconds: float = 0.0
-    complete: bool = False
+    complete: bool = True
     found: dict[str, Counterexample] = field(default_factory=dict)
+
+    def joined(self, other: Report) -> Report:
+        """Both searches as one: counts added."""
+        names = ("histories", "worlds", "merged", "open", "ended", "lost", "lost_tokens")
+        sums = {name: getattr(self, name) + getattr(other, name) for name in names}
+        return replace(self, complete=self.complete and other.complete, **sums)
+
+    def scaled(self, factor: int) -> Report:
+        """The same report with counterexamples ``factor`` times as long."""
+        return replace(self, found={kind: one.scaled(factor) for kind, one in self.found.items()})
+
+    def as_dict(self) -> dict[str, Any]:
+        """All of it, ready for JSON."""
+        found = [
+            {
+                "kind": kind,
+                "message": one.fault.message,
+                "tokens": one.tokens,
+                "steps": one.steps,
+                "script": dict(one.script),
+            }
+            for kind, one in self.found.items()
+        ]
+        counts = {
+            field.name: getattr(self, field.name)
+            for field in fields(self)
+            if field.name not in ("bounds", "found")
+        }
+        return {**counts, "sound": self.sound, "bounds": self.bounds.as_dict(), "found": found}
 
     @property
     def sound(self) -> bool:
@@ -78,6 +110,77 @@ class Report:
     def smallest(self) -> Counterexample | None:
         """The first fault that was found: no other costs less."""
         return next(iter(self.found.values()), None)
+
+
+def verify(
+    rule: str | Rule,
+    bounds: Bounds | None = None,
+    *,
+    kinds: Sequence[str] = FAULTS,
+    every_kind: bool = False,
+    max_seconds: float | None = None,
+) -> Report:
+    """Search all histories within the bounds.
+
+    Args:
+        rule: a registered depth rule or its name.
+        bounds: what to search; the defaults find every fault of the built-in rules within seconds.
+        kinds: which faults to look for (``world.FAULTS``). A history ends at its first fault, of whatever kind.
+        every_kind: go on after the first fault until each of ``kinds`` has its smallest one.
+        max_seconds: give up after so long; the report then says that it is not complete.
+
+    Raises ValueError for a rule that is not registered or a kind that does not exist.
+    """
+    chosen = RULES[rule] if isinstance(rule, str) else rule
+    if chosen.name not in RULES or RULES[chosen.name] is not chosen:
+        raise ValueError(f"rule={chosen.name!r}: is not registered; make it with @depthchart.rule(name)")
+    for kind in kinds:
+        if kind not in FAULTS:
+            raise ValueError(f"kinds: {kind!r}: must be some of {', '.join(FAULTS)}")
+    limits = bounds or Bounds()
+    start, collecting = time.perf_counter(), gc.get_threshold()
+    deadline = None if max_seconds is None else start + max_seconds
+    gc.set_threshold(100_000, 50, 1000)  # trees are cycles, and thousands are made a second
+    try:
+        report = _by_tokens(chosen, limits, tuple(kinds), every_kind, deadline)
+    finally:
+        gc.set_threshold(*collecting)
+    report.seconds = time.perf_counter() - start
+    return report
+
+
+def _by_tokens(
+    rule: Rule, bounds: Bounds, kinds: tuple[str, ...], every_kind: bool, deadline: float | None
+) -> Report:
+    """Short histories before long ones, one request at a time before several: a fault of few tokens is met early,
+    and what is cheaper than a fault is searched to its end before that is believed to be the smallest."""
+    found: dict[str, Counterexample] = {}
+    alone, several = Report(rule.name, bounds), Report(rule.name, bounds)
+    for tokens in range(1, bounds.tokens + 1):
+        limit = replace(bounds, tokens=tokens, together=1)
+        alone = _Search(rule, limit, kinds, every_kind, deadline).run()
+        found = {**alone.found, **found}
+        if bounds.together > 1 and tokens <= bounds.tokens_together:
+            steps = bounds.steps if every_kind or not found else next(iter(found.values())).steps - 1
+            limit = replace(bounds, tokens=tokens, steps=max(1, steps))
+            several = _Search(rule, limit, kinds, every_kind, deadline).run()
+            cheaper = {
+                kind: one for kind, one in several.found.items() if _cost(one) < _cost(found.get(kind))
+            }
+            found = {**found, **cheaper}
+        if (
+            not (alone.complete and several.complete)
+            or (found and not every_kind)
+            or len(found) == len(kinds)
+        ):
+            break
+    report = alone.joined(several) if bounds.together > 1 else alone
+    cheapest = sorted(found.items(), key=lambda item: _cost(item[1]))
+    return replace(report, bounds=bounds, tokens=tokens, found=dict(cheapest))
+
+
+def _cost(found: Counterexample | None) -> tuple[float, float]:
+    return (inf, inf) if found is None else (found.tokens, found.steps)
 
 
 class _Branch(NamedTuple):
@@ -93,42 +196,11 @@ class _Branch(NamedTuple):
     move: Move
 
 
-def verify(
-    rule: str | Rule,
-    bounds: Bounds | None = None,
-    *,
-    every_kind: bool = False,
-    max_seconds: float | None = None,
-) -> Report:
-    """Search all histories within the bounds.
-
-    Args:
-        rule: a depth rule or its name.
-        bounds: what to search; the defaults find every fault of the built-in rules within seconds.
-        every_kind: go on after the first fault until each kind (``world.FAULTS``) has its smallest one; a history
-            ends at its first fault.
-        max_seconds: give up after so long; the report then says that it is not complete.
-    """
-    chosen = RULES[rule] if isinstance(rule, str) else rule
-    if RULES.get(chosen.name) is not chosen:
-        raise ValueError(f"rule={chosen.name!r}: is not registered; make it with @depthchart.rule(name)")
-    bounds = bounds or Bounds()
-    start, collecting = time.perf_counter(), gc.get_threshold()
-    deadline = None if max_seconds is None else start + max_seconds
-    gc.set_threshold(100_000, 50, 1000)  # trees are cycles, and thousands are made a second
-    try:
-        for tokens in range(1, bounds.tokens + 1):  # short prompts first: a fault of few tokens is met early
-            report = _Search(chosen, replace(bounds, tokens=tokens), every_kind, deadline).run()
-            if not report.complete or (report.found and not every_kind):
-                break
-    finally:
-        gc.set_threshold(*collecting)
-    return replace(report, bounds=bounds, seconds=time.perf_counter() - start)
-
-
 class _Search:
-    def __init__(self, rule: Rule, bounds: Bounds, every_kind: bool, deadline: float | None) -> None:
-        self.rule, self.bounds, self.every_kind = rule, bounds, every_kind
+    def __init__(
+        self, rule: Rule, bounds: Bounds, kinds: tuple[str, ...], every_kind: bool, deadline: float | None
+    ) -> None:
+        self.rule, self.bounds, self.kinds, self.every_kind = rule, bounds, kinds, every_kind
         self.plans, alike, wide = plans(bounds, rule)
         geometries = len({plan.geometry for plan in self.plans})
         self.report = Report(rule.name, bounds, geometries=geometries, alike=alike, too_wide=wide)
@@ -140,7 +212,6 @@ class _Search:
     def run(self) -> Report:
         for number in range(len(self.plans)):
             self._expand(World.start(self.plans[number], self.bounds, self.rule), number, 0, 0, 0)
-        self.report.complete = True
         while self.queue:
             if self.deadline is not None and time.perf_counter() > self.deadline:
                 self.report.complete = False
@@ -181,14 +252,19 @@ class _Search:
             started = begun + (move.steps[0]["op"] == "request")
             heappush(
                 self.queue,
-                _Branch(tokens + move.tokens, steps + more, self.age, number, started, frozen, world.history, move),
+                _Branch(
+                    tokens + move.tokens, steps + more, self.age, number, started, frozen, world.history, move
+                ),
             )
         return False
 
     def _found(self, world: World, plan: Plan, fault: Fault) -> bool:
-        if fault.kind not in self.report.found:
-            self.report.found[fault.kind] = Counterexample.of(self.rule, plan, self.bounds, world.history, fault)
-        return not self.every_kind or len(self.report.found) == len(FAULTS)
+        if fault.kind in self.kinds and fault.kind not in self.report.found:
+            self.report.found[fault.kind] = Counterexample.of(
+                self.rule, plan, self.bounds, world.history, fault
+            )
+        found = len(self.report.found)
+        return found == len(self.kinds) if self.every_kind else found > 0
 
     def _known(self, world: World, branch: _Branch) -> bool:
         """Whether a world with the same future was reached with no more steps, requests and evictions."""

@@ -25,7 +25,11 @@ Step: TypeAlias = Mapping[str, Any]
 
 FAULTS = ("misplaced state", "shared page", "lost or doubly owned", "no progress", "bad rule", "crash")
 
-_KINDS = {"MisplacedStateError": "misplaced state", "PageSharedError": "shared page", "SegmentError": "shared page"}
+_KINDS = {
+    "MisplacedStateError": "misplaced state",
+    "PageSharedError": "shared page",
+    "SegmentError": "shared page",
+}
 
 
 def _share(value: Any) -> tuple[Any, tuple[int]]:
@@ -78,11 +82,16 @@ class World:
     @classmethod
     def start(cls, plan: Plan, bounds: Bounds, rule: Rule) -> World:
         """An empty memory."""
-        return cls(plan, bounds, Replay(Script(plan.geometry, rule.name, False, plan.kv_tokens, plan.state_slots, ())))
+        return cls(
+            plan,
+            bounds,
+            Replay(Script(plan.geometry, rule.name, False, plan.kv_tokens, plan.state_slots, ())),
+        )
 
     def freeze(self) -> bytes:
         """The whole world but its events, to be taken up again by ``thaw`` as often as needed."""
         self.replay.log.entries.clear()
+        self.life.take_copies()
         with BytesIO() as out:
             pickler = Pickler(out, protocol=5)
             pickler.dispatch_table = _SHARED_TYPES
@@ -120,7 +129,9 @@ class World:
         return self._recorded(before) or self._books()
 
     def _recorded(self, since: int) -> Fault | None:
-        found = [entry.event for entry in self.replay.log.entries[since:] if isinstance(entry.event, Violation)]
+        found = [
+            entry.event for entry in self.replay.log.entries[since:] if isinstance(entry.event, Violation)
+        ]
         # a page shared by two freed segments is the louder of two signs of one fault: it stops an engine
         found.sort(key=lambda event: _KINDS.get(event.kind) != "shared page")
         return Fault(_KINDS.get(found[0].kind, "lost or doubly owned"), found[0].message) if found else None
@@ -141,7 +152,9 @@ class World:
         Fault where a request would not get on."""
         active = self.life.active
         fresh = self._just_begun()
-        if fresh is not None:  # its first row is in this step, and at most one row of another before it is booked
+        if (
+            fresh is not None
+        ):  # its first row is in this step, and at most one row of another before it is booked
             yield from self._extends(fresh, active[fresh], tokens)
             yield Move(({"op": "abort", "id": fresh},), 0)
             for name in active if self.history[-1]["op"] == "request" else ():
@@ -192,15 +205,23 @@ class World:
         g, goal, prefix = self.plan.geometry, sequence.prompt_tokens, sequence.computed
         first = not sequence.tracks
         whole = g.chunked_prefill_size
-        left = range(1, whole + 1) if self.bounds.cuts == "any" else range(g.page_size, whole + g.page_size, g.page_size)
+        left = (
+            range(1, whole + 1)
+            if self.bounds.cuts == "any"
+            else range(g.page_size, whole + g.page_size, g.page_size)
+        )
         found = set()
         for budget in [min(tokens, whole) for tokens in left]:
             adder = PrefillBudget(self.life.rule, g, budget, self.plan.kv_tokens)
             end = adder.first_cut(prefix, goal, 0).end if first else adder.next_cut(prefix, goal)
             if first and end <= prefix and budget == whole:
-                end = adder.next_cut(prefix, goal)  # alone in its step, and the step is less than one cut grid
+                end = adder.next_cut(
+                    prefix, goal
+                )  # alone in its step, and the step is less than one cut grid
             if end > goal or end - prefix > budget or (end <= prefix and not first):
-                return Fault("no progress", f"from {prefix}, with {budget} tokens of budget, a step would end at {end}")
+                return Fault(
+                    "no progress", f"from {prefix}, with {budget} tokens of budget, a step would end at {end}"
+                )
             if end > prefix:
                 found.add(end)
         if not found:
@@ -295,4 +316,5 @@ class World:
             return None
         grid = g.tree_page if self.life.rule.snapshots == "any" else g.checkpoint_grid
         best = done.computed // grid * grid
-        return max(0, best - self.memory.tree.lookup(done.text.ids(done.computed)).tokens)
+        offered: int = self.memory.tree.lookup(done.text.ids(done.computed)).tokens
+        return max(0, best - offered)
