@@ -12,7 +12,9 @@ from depthchart.verify.lemmas import broken_premise
 @st.composite
 def extends(draw, dcp=st.integers(1, 8), pool=st.integers(1, 4), cuts_on_page=False):
     page = draw(st.integers(1, 96))
-    chunk = draw(st.sampled_from([page * k for k in (1, 2, 3, 4)] + [d for d in (1, 2, 3, 4, 8) if page % d == 0]))
+    chunk = draw(
+        st.sampled_from([page * k for k in (1, 2, 3, 4)] + [d for d in (1, 2, 3, 4, 8) if page % d == 0])
+    )
     geometry = Geometry(page, dcp_size=draw(dcp), chunk_width=chunk, index_pool=draw(pool))
     unit = page if cuts_on_page else 1
     prefix = draw(st.integers(0, 5000)) // unit * unit
