@@ -20,7 +20,8 @@ from depthchart.errors import DepthchartError
 
 __all__ = ["main"]
 
-VERBS = ("demo", "check", "depth", "replay", "verify", "cases", "simulate", "traces", "models")  # module names, in the order of the help text
+# module names, in the order of the help text
+VERBS = ("demo", "check", "depth", "replay", "verify", "cases", "simulate", "traces", "models")
 
 
 def main(argv: Sequence[str] | None = None) -> int:

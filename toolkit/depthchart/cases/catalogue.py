@@ -5,14 +5,16 @@ A file holds ``[[case]]`` tables. Keys of a case: ``id``, ``title``, ``thread`` 
 (what today's library lacks to show the fault, empty where nothing is missing), ``kind``, the inputs of that kind,
 and ``expect``: what must come out, by rule.
 
-| kind | inputs | what is compared |
-|---|---|---|
-| ``extends`` | ``geometry``, ``rows`` of {prefix, end, branch, right}: a single extend each, right = 0 where none is to be donated | depths |
-| ``script`` | ``geometry``, ``pools``, ``steps`` as in a conformance script, ``right_reuse`` of its match steps | reuse, broken invariants |
-| ``trace`` | ``geometry``, ``pools``, ``requests``, ``right_reuse`` of each request, scheduler ``settings`` | reuse, broken invariants |
-| ``geometry`` | ``rows`` of geometry fields and the values or the remark that they must give | values |
-| ``segments`` | ``rows`` of {page, segments, ok}: ranges freed by one request | refusal |
-| ``note`` | none: what it needs is not in this library, or is not a matter of the cache | |
+Kinds, their inputs, and what is compared:
+
+- ``extends``: ``geometry``, ``rows`` of {prefix, end, branch, right}, a single extend each (right = 0: none is to be
+  donated); depths.
+- ``script``: ``geometry``, ``pools`` and ``steps`` as in a conformance script, ``right_reuse`` of its request and
+  match steps; reuse, broken invariants.
+- ``trace``: ``geometry``, ``pools``, ``requests``, scheduler ``settings``, ``right_reuse`` of each request; the same.
+- ``geometry``: ``rows`` of geometry fields and the values or remarks that they must give.
+- ``segments``: ``rows`` of {page, segments, ok}: ranges freed by one request.
+- ``note``: nothing; what it needs is not in this library, or is no matter of the cache.
 """
 
 from __future__ import annotations
@@ -30,7 +32,19 @@ __all__ = ["KINDS", "Case", "catalogue", "find_case"]
 
 KINDS = ("extends", "script", "trace", "geometry", "segments", "note")
 _TEXTS = ("id", "title", "thread", "explanation", "shows", "faulty", "right", "kind")
-_KEYS = (*_TEXTS, "needs", "geometry", "pools", "steps", "rows", "requests", "right_reuse", "settings", "decode_grid", "expect")
+_KEYS = (
+    *_TEXTS,
+    "needs",
+    "geometry",
+    "pools",
+    "steps",
+    "rows",
+    "requests",
+    "right_reuse",
+    "settings",
+    "decode_grid",
+    "expect",
+)
 
 
 @dataclass(frozen=True)
@@ -99,4 +113,5 @@ def _case(where: str, entry: Mapping[str, Any]) -> Case:
     if entry["kind"] not in KINDS:
         raise ValueError(f"{where}: kind={entry['kind']!r}: must be one of {', '.join(KINDS)}")
     lists = ("steps", "rows", "requests", "right_reuse")
-    return Case(**{key: tuple(value) if key in lists else value for key, value in entry.items()})
+    values: dict[str, Any] = {key: tuple(value) if key in lists else value for key, value in entry.items()}
+    return Case(**values)

@@ -36,14 +36,24 @@ class Outcome(NamedTuple):
 def run_case(case: Case, rule: str) -> Outcome:
     """One case under one rule. Raises ValueError for an unknown rule."""
     chosen = RULES[rule]
-    return {"extends": _extends, "script": _script, "trace": _trace, "geometry": _geometry, "segments": _segments}.get(
-        case.kind, _not_run
-    )(case, chosen)
+    return {
+        "extends": _extends,
+        "script": _script,
+        "trace": _trace,
+        "geometry": _geometry,
+        "segments": _segments,
+    }.get(case.kind, _not_run)(case, chosen)
 
 
-def matrix(cases: Iterable[Case] | None = None, rules: Iterable[str] | None = None) -> dict[str, dict[str, Outcome]]:
+def matrix(
+    cases: Iterable[Case] | None = None, rules: Iterable[str] | None = None
+) -> dict[str, dict[str, Outcome]]:
     """Outcomes by case id, then by rule; by default of all cases under all built-in rules."""
-    chosen = tuple(rules) if rules is not None else tuple(name for name, one in RULES.items() if one.plan is not None)
+    chosen = (
+        tuple(rules)
+        if rules is not None
+        else tuple(name for name, one in RULES.items() if one.plan is not None)
+    )
     return {case.id: {rule: run_case(case, rule) for rule in chosen} for case in (cases or catalogue())}
 
 
@@ -58,8 +68,14 @@ def _extends(case: Case, rule: Rule) -> Outcome:
         decision = rule(g, row["prefix"], row["end"], row.get("branch"))
         depth = decision.depth if decision.donate and decision.depth is not None else 0
         depths.append(depth)
-        wrong = [d for d in decision.depths if d % g.tree_page or rule.stored_depth(g, row["prefix"], row["end"], d) != d]
-        outcome = "wrong state" if wrong else "no reuse" if max(decision.depths, default=0) < row["right"] else "ok"
+        wrong = [
+            d
+            for d in decision.depths
+            if d % g.tree_page or rule.stored_depth(g, row["prefix"], row["end"], d) != d
+        ]
+        outcome = (
+            "wrong state" if wrong else "no reuse" if max(decision.depths, default=0) < row["right"] else "ok"
+        )
         outcomes.append(outcome)
         if outcome != "ok" and not why:
             node = depth // g.tree_page * g.tree_page
@@ -71,9 +87,13 @@ def _extends(case: Case, rule: Rule) -> Outcome:
 
 def _script(case: Case, rule: Rule) -> Outcome:
     script = {
-        "geometry": dict(case.geometry), "rule": rule.name, "strict": False, "pools": dict(case.pools), "steps": list(case.steps),
+        "geometry": dict(case.geometry),
+        "rule": rule.name,
+        "strict": False,
+        "pools": dict(case.pools),
+        "steps": list(case.steps),
         "decode_grid": case.decode_grid,
-    }  # fmt: skip
+    }
     result = replay(script)
     if result["error"]:
         return Outcome("crash", (), result["error"]["message"])
@@ -83,8 +103,8 @@ def _script(case: Case, rule: Rule) -> Outcome:
 
 
 def _trace(case: Case, rule: Rule) -> Outcome:
-    settings = {"strict": False, "arrivals": "trace", **case.settings}
-    run = simulate(_requests(case), Geometry(**case.geometry), rule, **case.pools, **settings)
+    settings: dict[str, Any] = {"strict": False, "arrivals": "trace", **case.pools, **case.settings}
+    run = simulate(_requests(case), Geometry(**case.geometry), rule, **settings)
     first: dict[str, int] = {}
     for event in run.log.of(Matched):
         first.setdefault(event.request, event.tokens)
@@ -102,11 +122,16 @@ def _judge(faults: list[tuple[str, str]], reuse: tuple[int, ...], right: tuple[i
     short = [(got, wanted) for got, wanted in zip(reuse, right, strict=False) if got < wanted]
     if len(reuse) < len(right):
         return Outcome("crash", reuse, f"{len(right) - len(reuse)} requests never ran")
-    return Outcome("no reuse", reuse, f"{short[0][0]} tokens reused for {short[0][1]}") if short else Outcome("ok", reuse)
+    return (
+        Outcome("no reuse", reuse, f"{short[0][0]} tokens reused for {short[0][1]}")
+        if short
+        else Outcome("ok", reuse)
+    )
 
 
 def _geometry(case: Case, rule: Rule) -> Outcome:
-    values, wrong = [], []
+    values: list[Any] = []
+    wrong: list[str] = []
     for row in case.rows:
         try:
             geometry = Geometry(**row["geometry"])
@@ -117,7 +142,11 @@ def _geometry(case: Case, rule: Rule) -> Outcome:
             continue
         advice = [remark.code for remark in geometry.advice(row.get("rule", rule.name))]
         values.append(tuple(getattr(geometry, name) for name in row.get("values", {})))
-        wrong += [f"{n} is {getattr(geometry, n)}, not {v}" for n, v in row.get("values", {}).items() if getattr(geometry, n) != v]
+        wrong += [
+            f"{n} is {getattr(geometry, n)}, not {v}"
+            for n, v in row.get("values", {}).items()
+            if getattr(geometry, n) != v
+        ]
         wrong += [f"no remark {code!r}" for code in row.get("remarks", ()) if code not in advice]
         wrong += [f"remark {code!r}" for code in row.get("no_remarks", ()) if code in advice]
     return Outcome("crash" if wrong else "ok", tuple(values), "; ".join(wrong))

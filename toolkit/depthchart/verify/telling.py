@@ -26,13 +26,14 @@ def _verdict(report: Report) -> str:
 
 def _covered(report: Report) -> Iterator[str]:
     b = report.bounds
+    several = min(report.tokens, b.tokens_together)
     yield (
         f"searched {report.histories:,} histories ({report.worlds:,} different worlds) on {report.geometries} geometries in "
         f"{report.seconds:.1f} s; {report.merged:,} histories ended in a world known before, {report.open:,} were cut off "
         f"after {b.steps} steps"
     )
     yield (
-        f"up to {report.tokens} tokens with one request at a time ({min(report.tokens, b.tokens_together)} with {b.together}), "
+        f"up to {report.tokens} tokens with one request at a time ({several} with {b.together}), "
         f"{b.requests} requests, cuts: {b.cuts}, pools: {' and '.join(b.pools)}; {report.alike} more geometries behave "
         f"like these, {report.too_wide} have a tree page longer than that"
     )

@@ -176,7 +176,8 @@ class World:
 
     @property
     def evictions_left(self) -> int:
-        return self.bounds.evictions - sum(step["op"] == "evict" for step in self.history)
+        done = [step for step in self.history if step["op"] == "evict"]
+        return self.bounds.evictions - len(done)
 
     def _just_begun(self) -> str | None:
         """The request that has had no row yet, if there is one."""
