@@ -95,8 +95,11 @@ def _files(report: Report, save: str | None, chart: str | None) -> None:
     if save is not None:
         smallest.save(save)
     if chart is not None:
+        from depthchart.charts.checkpoint import checkpoint_chart
+
+        figure = checkpoint_chart(*smallest.frames(), smallest.loaded.geometry, title=smallest.title)
         with whole_file(chart) as draft:
-            smallest.chart().savefig(draft)
+            figure.savefig(draft)
 
 
 def _numbers(text: str) -> tuple[int, ...]:

@@ -1,4 +1,4 @@
-"""A history that breaks an invariant: as a script, as a story, as a picture."""
+"""A history that breaks an invariant: as a script, as a story, as frames for a picture."""
 
 from __future__ import annotations
 
@@ -14,11 +14,12 @@ from depthchart.cases.script import Script, UnwidenedTracking, load_script
 from depthchart.cases.story import tell
 from depthchart.depth import Rule
 from depthchart.files import write_text
+from depthchart.redraw import redraw
 from depthchart.verify.bounds import Bounds, Plan
 from depthchart.verify.world import Fault, Step
 
 if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+    import pandas as pd
 
 __all__ = ["Counterexample"]
 
@@ -89,17 +90,19 @@ class Counterexample:
         """What happens, step by step, in words."""
         return tell(self.loaded)[0]
 
-    def chart(self, *, theme: str = "light") -> Figure:
-        """The tree and the checkpoints after the last step. Needs matplotlib and pandas."""
+    @property
+    def title(self) -> str:
+        """A heading for a figure."""
+        return f"{self.script['rule']}: {self.fault.kind} after {self.tokens} tokens"
+
+    def frames(self) -> tuple[pd.DataFrame, pd.DataFrame]:
+        """Nodes and checkpoints after the last step (columns.NODES, columns.CHECKPOINTS), for the checkpoint chart:
+        ``checkpoint_chart(*one.frames(), one.loaded.geometry)``. Needs pandas."""
         from depthchart import frames
-        from depthchart.charts.checkpoint import checkpoint_chart
-        from depthchart.redraw import redraw
 
         run = Replay(self.loaded)
         run.run()
-        nodes, points = frames.nodes(redraw(run.log)), frames.checkpoints(run.log)
-        title = f"{self.script['rule']}: {self.fault.kind} after {self.tokens} tokens"
-        return checkpoint_chart(nodes, points, self.loaded.geometry, title=title, theme=theme)
+        return frames.nodes(redraw(run.log)), frames.checkpoints(run.log)
 
     def save(self, path: str | os.PathLike[str]) -> Path:
         """Write the script as JSON for ``depthchart replay``."""
