@@ -6,6 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
+from math import lcm
 from pathlib import Path
 from typing import Any
 
@@ -29,18 +30,18 @@ _OPS: dict[str, dict[str, type]] = {
 _GEOMETRY = ("page_size", "dcp_size", "chunk_width", "index_pool", "chunked_prefill_size", "track_interval")
 _KEYS = ("geometry", "rule", "strict", "pools", "steps", "expect", "source", "name", "story", "decode_grid")
 DECODE_GRIDS = ("lcm", "interval")
-"""Where decode checkpoints lie: on lcm(checkpoint_grid, track_interval), or on the interval as it was asked for."""
+"""Where decode checkpoints lie: on lcm(checkpoint_grid, track_interval), or on lcm(page_size, track_interval)."""
 
 
 class UnwidenedTracking(Geometry):
-    """A geometry whose decode checkpoints ignore the tree page, as in SGLang before #35412: every
-    ``track_interval`` tokens. For scripts that show what that does."""
+    """A geometry whose decode checkpoints ignore what widens the tree page, as in SGLang before #35412: the interval
+    had to be a multiple of ``page_size`` alone. For scripts that show what that does."""
 
     __slots__ = ()
 
     @property
     def track_grid(self) -> int:
-        return self.track_interval
+        return lcm(self.page_size, self.track_interval)
 
 
 @dataclass(frozen=True)
