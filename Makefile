@@ -14,7 +14,7 @@ JOBS ?= 2
 export OMP_NUM_THREADS ?= 1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo lab test lint bench notebooks clean
+.PHONY: help demo lab test lint bench notebooks pictures clean
 .DELETE_ON_ERROR:
 
 help: ## list the verbs
@@ -24,7 +24,7 @@ demo: $(VENV)/core.stamp ## replay the seed bug, simulate a trace, write a repor
 	$(BIN)/depthchart demo
 
 lab: $(VENV)/lab.stamp ## open JupyterLab on notebooks/
-	$(BIN)/jupyter lab --notebook-dir=notebooks
+	$(BIN)/jupyter lab --notebook-dir=notebooks $(if $(filter 0,$(shell id -u)),--allow-root)
 
 test: lint ## lint, types, import contracts, then every test that is not marked slow
 	$(BIN)/python -m pytest -n $(JOBS) -m "not slow" tests
@@ -42,6 +42,9 @@ bench: $(VENV)/dev.stamp ## run every benchmarks/bench_*.py
 notebooks: $(VENV)/dev.stamp ## run every notebook into out/notebooks/, sources stay as they are
 	$(if $(NOTEBOOKS),,$(error no notebooks/*.ipynb to run))
 	$(BIN)/jupyter nbconvert --to html --execute --output-dir out/notebooks $(NOTEBOOKS)
+
+pictures: $(VENV)/core.stamp ## draw the README's pictures anew
+	$(BIN)/python docs/make_pictures.py
 
 clean: ## remove .venv, caches and everything that was built
 	rm -rf $(VENV) out dist build .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis

@@ -290,7 +290,7 @@ def test_a_failing_executor_leaves_the_books_in_order():
     assert loop.done["r1"].status is Status.FINISHED
 
 
-def test_a_users_rule_that_raises_leaves_the_request_waiting():
+def test_a_users_rule_that_raises_leaves_the_request_waiting(own_rules):
     @register("explodes_in_the_loop")
     def explodes(geometry, prefix, end, branch):
         if prefix == 0:

@@ -23,8 +23,6 @@ def call(*words):
 
 @pytest.mark.parametrize("ending", [".jsonl", ".jsonl.gz", ".csv", ".csv.gz", ".parquet"])
 def test_every_neutral_form_keeps_every_request(tmp_path, ending):
-    if ending == ".parquet":
-        pytest.importorskip("pyarrow")
     trace = make("agentic", 3, requests=40)
     path = save_trace(trace, tmp_path / f"t{ending}")
     assert load_trace(path).requests == trace.requests

@@ -9,10 +9,13 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from depthchart.cases import find_script, replay
     from depthchart.depth import RULES, Decision, decide_many, rule
     from depthchart.geometry import Advice, Geometry
     from depthchart.models import MODELS, Model
     from depthchart.roofline import Roofline
+    from depthchart.run import Run
+    from depthchart.traces import Trace, load_trace
 
 __version__ = "0.1.0"
 
@@ -26,9 +29,29 @@ _HOME = {
     "MODELS": "models",
     "Model": "models",
     "Roofline": "roofline",
+    "Run": "run",
+    "Trace": "traces",
+    "load_trace": "traces",
+    "find_script": "cases",
+    "replay": "cases",
 }
 
-__all__ = ["MODELS", "RULES", "Advice", "Decision", "Geometry", "Model", "Roofline", "decide_many", "rule"]
+__all__ = [
+    "MODELS",
+    "RULES",
+    "Advice",
+    "Decision",
+    "Geometry",
+    "Model",
+    "Roofline",
+    "Run",
+    "Trace",
+    "decide_many",
+    "find_script",
+    "load_trace",
+    "replay",
+    "rule",
+]
 
 
 def __getattr__(name: str) -> object:

@@ -81,13 +81,15 @@ class Rule:
     def __call__(self, geometry: Geometry, prefix: int, end: int, branch: int | None = None) -> Decision:
         """Decide for the extend ``[prefix, end)``. Raises ValueError for an impossible extend and
         RuleError, naming the rule and its answer, where a user's rule misbehaves."""
-        _check_extend(prefix, end, branch)
+        prefix, end, branch = _check_extend(prefix, end, branch)
         if self.decide is not None:
             return _ask_user(self, geometry, prefix, end, branch)
         assert self.plan is not None
         planned, planned_donate = self.plan(geometry, prefix, end)
         if branch is None or self.branching == "ignored":
-            return Decision(planned, bool(planned_donate), _why(self, geometry, prefix, end, planned, planned_donate))
+            return Decision(
+                planned, bool(planned_donate), _why(self, geometry, prefix, end, planned, planned_donate)
+            )
         return _with_branch(self, geometry, prefix, end, branch, planned, bool(planned_donate))
 
     def cut(self, geometry: Geometry, prefix: int, end: int, prompt_end: int) -> int:
@@ -114,7 +116,7 @@ class _Registry(Mapping[str, Rule]):
         self._rules: dict[str, Rule] = {}
 
     def __getitem__(self, name: str) -> Rule:
-        if name in self._rules:
+        if isinstance(name, str) and name in self._rules:
             return self._rules[name]
         raise UnknownRule(name, list(self._rules))
 
@@ -167,7 +169,9 @@ def rule(
 
     def register(function: Callable[[Geometry, int, int, int | None], Decision]) -> Rule:
         doc = (function.__doc__ or "").strip().splitlines()
-        made = Rule(name, summary or (doc[0] if doc else "a user's rule"), decide=function, snapshots=snapshots)
+        made = Rule(
+            name, summary or (doc[0] if doc else "a user's rule"), decide=function, snapshots=snapshots
+        )
         RULES.add(made)
         return made
 
@@ -196,6 +200,8 @@ def decide_many(
     if wrong.size:
         i = int(wrong[0])
         raise ValueError(f"end[{i}]={ends[i]}: must be at least prefix[{i}]={starts[i]}, and both at least 0")
+    if branches is not None and (zeros := np.flatnonzero(branches == 0)).size:
+        raise ValueError(f"branch[{zeros[0]}]=0: must be a positive depth, or -1 where there is none")
     out = Decisions(np.empty(starts.shape, np.int64), np.empty(starts.shape, np.bool_))
     for at in range(0, starts.size, _BLOCK):
         rows = slice(at, at + _BLOCK)
@@ -231,7 +237,8 @@ def _with_branch(
 ) -> Decision:
     if self.branching == "replaces":
         if donate and _branch_fits(g, prefix, end, branch, planned):
-            return Decision(branch, True, f"branch depth {branch} replaces {planned}: two texts part there, and it has no state")
+            why = f"branch depth {branch} replaces {planned}: two texts part there, and it has no state"
+            return Decision(branch, True, why)
         return Decision(planned, donate, _why(self, g, prefix, end, planned, donate))
     if not _producible(g, prefix, end, branch, self.snapshots) or branch == planned:
         return Decision(planned, donate, _why(self, g, prefix, end, planned, donate))
@@ -291,19 +298,27 @@ def _producible(g: Geometry, prefix: Tokens, end: Tokens, depth: Tokens, snapsho
 def _why(self: Rule, g: Geometry, prefix: int, end: int, depth: int, donate: bool) -> str:
     """The reason in words, for the built-in rules."""
     extend = end - prefix
-    if self.plan is _chunk_grid or self.plan is _prefix_relative or (self.plan is _dcp_gated and g.dcp_size == 1):
-        grid, name = (g.cache_chunk, "cache_chunk") if self.plan is _chunk_grid else (g.checkpoint_grid, "the grid")
+    if (
+        self.plan is _chunk_grid
+        or self.plan is _prefix_relative
+        or (self.plan is _dcp_gated and g.dcp_size == 1)
+    ):
+        grid, name = (
+            (g.cache_chunk, "cache_chunk") if self.plan is _chunk_grid else (g.checkpoint_grid, "the grid")
+        )
         if not donate:
             return f"extend {extend} is shorter than {name} {grid}"
         return f"{depth} = {prefix} + {extend // grid}·{grid}: the last multiple of {name} counted from the prefix"
     grid = g.tree_page if self.plan in (_page_exact, _vllm_align) else g.checkpoint_grid
     if donate:
-        return f"{depth} = {depth // grid}·{grid}: the last multiple of {'tree_page' if grid == g.tree_page else 'the grid'} in the text"
+        name = "tree_page" if grid == g.tree_page else "the grid"
+        return f"{depth} = {depth // grid}·{grid}: the last multiple of {name} in the text"
     if depth <= prefix:
         return f"no multiple of {grid} lies in ({prefix}, {end}]"
     if self.plan is _vllm_align:
         return f"the step ends at {end}, off the block of {grid}"
-    return f"{depth} is off the kernel's chunk grid: ({depth} - {prefix}) mod {g.cache_chunk} = {(depth - prefix) % g.cache_chunk}"
+    rest = (depth - prefix) % g.cache_chunk
+    return f"{depth} is off the kernel's chunk grid: ({depth} - {prefix}) mod {g.cache_chunk} = {rest}"
 
 
 def _cut_for_dcp(g: Geometry) -> int:
@@ -363,13 +378,28 @@ for _built_in in (
 # --- checks at the door -----------------------------------------------------------------------------------
 
 
-def _check_extend(prefix: int, end: int, branch: int | None) -> None:
+def _check_extend(prefix: int, end: int, branch: int | None) -> tuple[int, int, int | None]:
+    """The three as Python ints. Raises ValueError for what is no extend."""
+    if type(prefix) is not int or type(end) is not int or (branch is not None and type(branch) is not int):
+        prefix, end = _whole("prefix", prefix), _whole("end", end)
+        branch = None if branch is None else _whole("branch", branch)
     if prefix < 0:
         raise ValueError(f"prefix={prefix}: must be at least 0; nearest legal: 0")
     if end < prefix:
         raise ValueError(f"end={end}: must be at least prefix={prefix}; nearest legal: {prefix}")
     if branch is not None and branch < 1:
         raise ValueError(f"branch={branch}: must be None or a positive depth")
+    return prefix, end, branch
+
+
+def _is_whole(value: object) -> bool:
+    return isinstance(value, (int, np.integer)) and not isinstance(value, bool)
+
+
+def _whole(name: str, value: Any) -> int:
+    if _is_whole(value):
+        return int(value)
+    raise ValueError(f"{name}={value!r}: must be a whole number of tokens, not {type(value).__name__}")
 
 
 def _as_tokens(name: str, values: npt.ArrayLike) -> npt.NDArray[np.int64]:
@@ -386,11 +416,26 @@ def _ask_user(self: Rule, g: Geometry, prefix: int, end: int, branch: int | None
         answer = self.decide(g, prefix, end, branch)
     except Exception as error:
         raise RuleError(f"{where} raised {type(error).__name__}: {error}") from error
+    try:
+        return _usable(answer, prefix, end)
+    except ValueError as error:
+        raise RuleError(f"{where} answered {answer!r}: {error}") from None
+
+
+def _usable(answer: object, prefix: int, end: int) -> Decision:
+    """The answer with plain Python values; ValueError where it is no usable decision."""
     if not isinstance(answer, Decision):
-        raise RuleError(f"{where} answered {answer!r}: must be a Decision(depth, donate, reason)")
-    depths = [*answer.also] if answer.depth is None else [answer.depth, *answer.also]
-    if any(isinstance(d, bool) or not isinstance(d, (int, np.integer)) for d in depths):
-        raise RuleError(f"{where} answered {answer!r}: depths must be whole numbers of tokens")
-    if answer.donate and (answer.depth is None or not all(prefix < d <= end for d in depths)):
-        raise RuleError(f"{where} answered {answer!r}: a donated depth must lie in ({prefix}, {end}]")
-    return answer
+        raise ValueError("must be a Decision(depth, donate, reason)")
+    depth, donate, reason, also = answer
+    depths = list(also) if isinstance(also, (tuple, list)) else [None]
+    if not all(map(_is_whole, depths)) or not (depth is None or _is_whole(depth)):
+        raise ValueError("depths must be whole numbers of tokens")
+    if not isinstance(donate, (bool, np.bool_)):
+        raise ValueError("donate must be True or False")
+    if not isinstance(reason, str):
+        raise ValueError("reason must be text")
+    if donate and (depth is None or not all(prefix < d <= end for d in [depth, *depths])):
+        raise ValueError(f"a donated depth must lie in ({prefix}, {end}]")
+    return Decision(
+        None if depth is None else int(depth), bool(donate), reason, tuple(int(d) for d in depths)
+    )

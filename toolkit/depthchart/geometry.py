@@ -10,7 +10,7 @@ import operator
 from dataclasses import dataclass, fields
 from math import isqrt, lcm
 
-__all__ = ["Advice", "Geometry"]
+__all__ = ["Advice", "Geometry", "positive_int"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +58,7 @@ class Geometry:
 
     def __post_init__(self) -> None:
         for field in fields(self):
-            value = _positive_int(field.name, getattr(self, field.name))
+            value = positive_int(field.name, getattr(self, field.name))
             object.__setattr__(self, field.name, value)
         _check_divides(self.page_size, self.chunk_width)
 
@@ -111,7 +111,8 @@ class Geometry:
         return geometry_html(self)
 
 
-def _positive_int(name: str, value: object) -> int:
+def positive_int(name: str, value: object) -> int:
+    """The value as an int. Raises ValueError, naming the argument and what is legal, for anything else."""
     if isinstance(value, bool):
         raise ValueError(
             f"{name}={value!r}: must be a positive whole number, not a truth value; nearest legal: 1"

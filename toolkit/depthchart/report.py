@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from html import escape
@@ -48,7 +49,7 @@ class Page:
         """Add a figure as inline SVG with its caption."""
         self._figures += 1
         svg = to_svg(fig, salt=f"figure-{self._figures}", text="paths")
-        svg = svg[svg.index("<svg") :]
+        svg = _with_own_ids(svg[svg.index("<svg") :], f"figure-{self._figures}-")
         self._parts.append(
             f'<figure role="group"><div class="drawing">{svg}</div>'
             f"<figcaption><b>Figure {self._figures}.</b> {escape(caption)}</figcaption></figure>"
@@ -88,6 +89,11 @@ class Page:
     def write(self, path: str | Path) -> Path:
         """Write the page whole and return its path."""
         return write_text(path, self.render())
+
+
+def _with_own_ids(svg: str, prefix: str) -> str:
+    """Ids are shared by a whole page: each figure gets its own, or one would borrow another's clip paths."""
+    return re.sub(r'(\bid="|\bhref="#|url\(#)', lambda found: found[1] + prefix, svg)
 
 
 def frame_rows(frame: pd.DataFrame, digits: int = 3) -> list[tuple[object, ...]]:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from html import escape
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from depthchart.display import table_html
 from depthchart.events import EventLog, Violation
 from depthchart.geometry import Geometry
 from depthchart.redraw import TreeView, redraw
@@ -110,3 +112,18 @@ class Run:
     def __repr__(self) -> str:
         end = "to its end" if self.fault is None else f"to its first fault ({self.fault.kind})"
         return f"Run of {self.settings['trace']!r} under {self.settings['rule']!r}, {len(self.records)} steps, {end}"
+
+    def _repr_html_(self) -> str:
+        """The summary as a table, with its settings and assumptions, for a notebook."""
+        rows = [("what", "value"), *((name, _shown(value)) for name, value in self.summary().items())]
+        settings = ", ".join(f"{name}={value}" for name, value in self.settings.items())
+        notes = "".join(f"<p><small>{escape(text)}</small></p>" for text in (settings, self.assumptions))
+        return f"<b>{escape(repr(self))}</b>{table_html(rows)}{notes}"
+
+
+def _shown(value: object) -> str:
+    if value is None:
+        return "none"
+    if isinstance(value, float):
+        return f"{value:,.4g}"
+    return f"{value:,}" if isinstance(value, int) else str(value)

@@ -17,7 +17,19 @@ from typing import NamedTuple, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["PrefixIndex", "Runs", "Tag", "Text", "canonical", "common_prefix", "page_keys", "raw", "runs_length", "runs_to_tokens", "slice_runs"]
+__all__ = [
+    "PrefixIndex",
+    "Runs",
+    "Tag",
+    "Text",
+    "canonical",
+    "common_prefix",
+    "page_keys",
+    "raw",
+    "runs_length",
+    "runs_to_tokens",
+    "slice_runs",
+]
 
 Run: TypeAlias = tuple[int, int, int]
 Runs: TypeAlias = tuple[Run, ...]
@@ -113,7 +125,7 @@ class Text:
 
     def ids(self, tokens: int) -> list[int]:
         """The prefix ids of all whole pages within the first ``tokens`` tokens."""
-        if tokens > self._length:
+        if not 0 <= tokens <= self._length:
             raise ValueError(f"tokens={tokens}: the text has {self._length} tokens")
         pages = tokens // self.index.page
         if len(self._ids) < self._length // self.index.page:
@@ -124,7 +136,7 @@ class Text:
         """The tag of a state that has consumed exactly the first ``depth`` tokens."""
         page = self.index.page
         floor = depth // page * page
-        if len(self._ids) * page < floor:
+        if len(self._ids) * page < floor or depth < 0:
             self.ids(depth)
         prefix = self._ids[floor // page - 1] if floor else self.index.root(self.namespace)
         return Tag(depth, prefix, self.slice(floor, depth))
@@ -168,7 +180,7 @@ def canonical(runs: Iterable[Run]) -> Runs:
             if last[0] == segment and last[1] + last[2] == start:
                 out[-1] = (segment, last[1], last[2] + length)
                 continue
-        out.append(run)
+        out.append((segment, start, length))
     return tuple(out)
 
 

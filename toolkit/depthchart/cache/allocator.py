@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import TypeAlias
 
 from depthchart.errors import DoubleFreeError, InvariantError, PageSharedError, PoolExhausted, SegmentError
+from depthchart.geometry import positive_int
 
 __all__ = ["PageAllocator", "Segment", "check_segments"]
 
@@ -21,8 +22,7 @@ class PageAllocator:
     """
 
     def __init__(self, kv_tokens: int, page: int) -> None:
-        if page < 1:
-            raise ValueError(f"page={page}: must be a positive number of tokens; nearest legal: 1")
+        kv_tokens, page = positive_int("kv_tokens", kv_tokens), positive_int("page", page)
         if kv_tokens < page:
             raise ValueError(f"kv_tokens={kv_tokens}: must hold at least one page; nearest legal: {page}")
         self.page = page

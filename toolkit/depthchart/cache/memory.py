@@ -44,7 +44,7 @@ class Memory:
         if index is not None and index.page != geometry.tree_page:
             raise ValueError(f"index: made for pages of {index.page} tokens; the tree page is {geometry.tree_page}")
         self.geometry = geometry
-        self.index = index or PrefixIndex(geometry.tree_page)
+        self.index = PrefixIndex(geometry.tree_page) if index is None else index
         self.allocator = PageAllocator(kv_tokens, geometry.tree_page)
         self.states = StatePool(state_slots)
         self.tree = RadixTree(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from depthchart.errors import DoubleFreeError, InvariantError
+from depthchart.geometry import positive_int
 from depthchart.tokens import Tag
 
 __all__ = ["StatePool"]
@@ -14,8 +15,7 @@ class StatePool:
     """``slots`` fixed-size state slots. ``tags[slot]`` is the shadow tag (None: nothing written yet)."""
 
     def __init__(self, slots: int) -> None:
-        if slots < 1:
-            raise ValueError(f"state_slots={slots}: must be positive; nearest legal: 1")
+        slots = positive_int("state_slots", slots)
         self.total_slots = slots
         self.tags: list[Tag | None] = [None] * slots
         self._free = list(range(slots - 1, -1, -1))

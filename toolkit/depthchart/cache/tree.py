@@ -74,7 +74,9 @@ class RadixTree:
         if grid < 1:
             raise ValueError(f"grid={grid}: must be positive; nearest legal: 1")
         if max_states_per_path is not None and max_states_per_path < 1:
-            raise ValueError(f"max_states_per_path={max_states_per_path}: must be at least 1, or None for no cap")
+            raise ValueError(
+                f"max_states_per_path={max_states_per_path}: must be at least 1, or None for no cap"
+            )
         self.allocator, self.states, self.grid, self.page = allocator, states, grid, allocator.page
         self.max_states_per_path, self.keep_tombstones = max_states_per_path, keep_tombstones
         self.emit = emit
@@ -137,7 +139,9 @@ class RadixTree:
 
     # --- growing ------------------------------------------------------------------------------------------
 
-    def insert(self, ids: list[int], pages: list[int], *, request: str = "", namespace: str = "", priority: int = 0) -> Inserted:
+    def insert(
+        self, ids: list[int], pages: list[int], *, request: str = "", namespace: str = "", priority: int = 0
+    ) -> Inserted:
         """Put a text's whole pages into the tree. The tree takes over ``pages[existing // page:]``; the
         inserter keeps the pages of what was there already."""
         if len(ids) != len(pages):
@@ -172,7 +176,9 @@ class RadixTree:
         self._cap_path(node)
         return True
 
-    def _add(self, parent: Node, ids: list[int], pages: list[int], request: str, namespace: str, priority: int) -> Node:
+    def _add(
+        self, parent: Node, ids: list[int], pages: list[int], request: str, namespace: str, priority: int
+    ) -> Node:
         node = Node(self._fresh_id(), parent, ids, pages, parent.end, parent.end + len(ids) * self.page)
         node.request, node.namespace, node.priority = request, namespace, priority
         self._touch(node)

@@ -14,6 +14,7 @@ from depthchart.datafiles import data_path
 from depthchart.depth import RULES
 from depthchart.errors import ScriptError
 from depthchart.geometry import Geometry
+from depthchart.tokens import INDEX_LIMIT
 
 __all__ = ["DECODE_GRIDS", "Script", "UnwidenedTracking", "find_script", "load_script", "script_names"]
 
@@ -97,7 +98,7 @@ def load_script(raw: Mapping[str, Any], name: str = "") -> Script:
         kv_tokens=_count("pools.kv_tokens", pools.get("kv_tokens")),
         state_slots=_count("pools.state_slots", pools.get("state_slots")),
         steps=tuple(_step(number, step) for number, step in enumerate(raw["steps"])),
-        expect=raw.get("expect", {}),
+        expect=_mapping("expect", raw.get("expect", {})),
         source=str(raw.get("source", "")),
         name=str(raw.get("name", name)),
         story=str(raw.get("story", "")),
@@ -146,7 +147,7 @@ def _step(number: int, step: object) -> Mapping[str, Any]:
     where = f"step {number}"
     step = _mapping(where, step)
     op = step.get("op")
-    if op not in _OPS:
+    if not isinstance(op, str) or op not in _OPS:
         raise ScriptError(f"{where}: op={op!r}: must be one of {', '.join(_OPS)}")
     wanted = _OPS[op]
     _known(f"{where} ({op})", step, ["op", *(key.rstrip("?") for key in wanted)])
@@ -161,19 +162,22 @@ def _step(number: int, step: object) -> Mapping[str, Any]:
             raise ScriptError(
                 f"{where} ({op}): {name}={value!r}: must be {kind.__name__}, not {type(value).__name__}"
             )
-        if kind is int and isinstance(value, int) and value < (1 if op in ("extend", "decode") else 0):
-            raise ScriptError(f"{where} ({op}): {name}={value}: must be a positive number of tokens")
+        least = 1 if op in ("extend", "decode") else 0
+        if kind is int and isinstance(value, int) and value < least:
+            raise ScriptError(f"{where} ({op}): {name}={value}: must be at least {least}")
         if isinstance(value, list):
             _check_runs(f"{where} ({op})", value)
+            if op == "request" and not value:
+                raise ScriptError(f"{where} ({op}): tokens=[]: must hold at least one [segment, length]")
     return step
 
 
 def _check_runs(where: str, runs: Sequence[object]) -> None:
     for run in runs:
         match run:
-            case [str() | int(), int() as length] if length > 0 and not isinstance(length, bool):
+            case [str() | int(), int() as length] if 0 < length <= INDEX_LIMIT and length is not True:
                 continue
-        raise ScriptError(f"{where}: tokens: {run!r} must be [segment, length] with a positive length")
+        raise ScriptError(f"{where}: tokens: {run!r} must be [segment, length] with a length from 1 to 2**32")
 
 
 def _mapping(name: str, value: object) -> Mapping[str, Any]:

@@ -1,1 +1,10 @@
 """Figures: pure functions from data frames to matplotlib figures."""
+
+from __future__ import annotations
+
+from depthchart.charts.checkpoint import checkpoint_chart
+from depthchart.charts.compare import compare_chart
+from depthchart.charts.requests import reuse_chart
+from depthchart.charts.timeline import schedule_chart
+
+__all__ = ["checkpoint_chart", "compare_chart", "reuse_chart", "schedule_chart"]

@@ -2,24 +2,25 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pandas as pd
 from matplotlib.axes import Axes
-from matplotlib.collections import LineCollection, PolyCollection
+from matplotlib.collections import LineCollection
 from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
-from matplotlib.patches import Patch
 
-from depthchart.charts.depths import axis_step, depth_text, geometry_text, rulers
+from depthchart.charts.depths import Ruler, axis_step, depth_text, geometry_text, rulers
+from depthchart.charts.lanes import draw_lanes
+from depthchart.charts.legend import Legend, footnotes
 from depthchart.charts.marks import Marks, collect_marks
-from depthchart.charts.placing import Room, fit_text, legend_columns, text_width, wrap
+from depthchart.charts.placing import Room, fit_text, text_width
+from depthchart.charts.sheet import ROW, TEXT, Sheet
 from depthchart.charts.style import Palette, figure, style
 from depthchart.geometry import Geometry
 
 __all__ = ["checkpoint_chart"]
 
-LEFT, RIGHT, TOP, WIDTH, SIZE, ROW = 118.0, 14.0, 40.0, 720.0, 7.0, 12.0
+LESSER = TEXT + 0.5
+
+Segment = list[tuple[float, float]]
 
 
 def checkpoint_chart(
@@ -32,152 +33,115 @@ def checkpoint_chart(
     max_nodes: int = 200,
     window: tuple[float, float] | None = None,
 ) -> Figure:
-    """Draw a radix tree (NODES) and its CHECKPOINTS over token depth; ``window`` limits the depths shown."""
+    """Draw a radix tree over token depth, with what became of its checkpoints.
+
+    Args:
+        nodes: the tree at one moment (columns.NODES).
+        checkpoints: decisions and their outcomes (columns.CHECKPOINTS).
+        geometry: adds ruler lines for chunk, page, tree page and, where it is wider, the checkpoint grid.
+        max_nodes: above it, the misplaced, locked and most recently used nodes are shown, with their ancestors.
+        title: heading of the figure.
+        theme: colours, see ``charts.style``.
+        window: lowest and highest depth shown, in tokens.
+
+    Raises ValueError naming missing columns, nodes that cannot form a tree, or an empty window.
+    """
+    if window is not None and not window[0] < window[1]:
+        raise ValueError(f"window={window}: the first depth must be below the second")
     marks = collect_marks(nodes, checkpoints, max_nodes, window)
     low, high = window if window is not None else (0.0, max(1.0, marks.deepest() * 1.1))
-    plot_w = WIDTH - LEFT - RIGHT
     with style(theme) as c:
-        rows = rulers(geometry, high - low, plot_w) if geometry else []
-        handles = _legend(marks, c)
-        columns = legend_columns([str(h.get_label()) for h in handles], SIZE + 0.5, WIDTH - 30) if handles else 1
-        notes = _notes(marks)
-        below = 34 + 14 * -(-len(handles) // columns) + 10 * len(notes)
-        pitch = max(1.5, min(24.0, (540 - TOP - below - ROW * len(rows)) / marks.lanes))
-        head = ROW * len(rows) + 4
-        plot_h = head + pitch * marks.lanes
-        total = TOP + plot_h + below
-        fig = figure(WIDTH / 72, total / 72, theme=theme, layout="none")  # every size is known in points
-        ax = fig.add_axes((LEFT / WIDTH, below / total, plot_w / WIDTH, plot_h / total))
-        ax.set(xlim=(low, high), ylim=(plot_h, 0), xlabel="token depth (tokens)")
-        ax.set_yticks([])
-        ax.spines["left"].set_visible(False)
-        step = axis_step(high - low, plot_w, geometry.tree_page if geometry else 1)
-        ticks = [t for t in range(int(-(-low // step) * step), int(high) + 1, step)]
-        ax.set_xticks(ticks, [depth_text(t) for t in ticks])
-        for i, ruler in enumerate(rows):
-            y = i * ROW + ROW * 0.6
-            ax.vlines(ruler.ticks(low, high), y - 3, y + 3, colors=c.muted, lw=0.7)
-            ax.plot([low, high], [y, y], color=c.grid, lw=0.7, zorder=0)
-            ax.annotate(fit_text(ruler.label, SIZE, LEFT - 10), (0, y), (-6, 0), xycoords=("axes fraction", "data"),
-                        textcoords="offset points", ha="right", va="center", size=SIZE, color=c.muted)
-            if ruler.name == "tree page":
-                ax.vlines(ruler.ticks(low, high), head, plot_h, colors=c.grid, lw=0.6, zorder=0)
-        _lanes(ax, marks, c, low, plot_w / (high - low), head, pitch, plot_w, plot_h)
-        heading = f"{title or 'Checkpoint chart'}"
-        fig.text(10 / WIDTH, 1 - 10 / total, fit_text(heading, 10, WIDTH - 20), size=10, weight="normal", va="top")
-        shown = len(marks.nodes)
-        parts = [f"showing {shown} of {marks.total_nodes} nodes" if shown < marks.total_nodes else f"{shown} nodes"]
-        parts += [geometry_text(geometry)] if geometry else []
-        parts += [f"{marks.hidden_marks} checkpoints not shown"] if marks.hidden_marks else []
-        fig.text(10 / WIDTH, 1 - 25 / total, fit_text(" · ".join(parts), SIZE + 0.5, WIDTH - 20), size=SIZE + 0.5, color=c.muted, va="top")
-        if handles:
-            fig.legend(handles=handles, loc="lower left", ncols=columns, fontsize=SIZE + 0.5, borderaxespad=0,
-                       bbox_to_anchor=(10 / WIDTH, (4 + 10 * len(notes)) / total))
-        for i, note in enumerate(notes):
-            fig.text(14 / WIDTH, (4 + 10 * (len(notes) - 1 - i)) / total, note, size=SIZE, color=c.muted, va="bottom")
+        legend = Legend(marks, c, LESSER, 690)
+        notes = footnotes(marks, TEXT, 690)
+        rows = rulers(geometry, high - low, Sheet(low, high, 1, 0, 0).plot_width) if geometry else []
+        below = 34 + legend.height + 10 * len(notes)
+        sheet = Sheet(low, high, marks.lanes, len(rows) + len(marks.cuts), below)
+        fig = figure(
+            sheet.width / 72, sheet.height / 72, theme=theme, layout="none"
+        )  # every size is known in points
+        ax = fig.add_axes(sheet.axes)
+        _axis(ax, sheet, geometry.tree_page if geometry else 1)
+        _rulers(ax, sheet, rows, c)
+        _cuts(ax, sheet, marks, c)
+        draw_lanes(ax, marks, sheet, c)
+        _heading(fig, sheet, title or "Checkpoint chart", _subtitle(marks, geometry), c)
+        _footnotes(fig, sheet, notes, c)
+        legend.draw(fig, 10, 4 + 10 * len(notes))
     return fig
 
 
-def _lanes(ax: Axes, marks: Marks, c: Palette, low: float, sx: float, head: float, pitch: float, w: float, h: float) -> None:
-    def y(lane: int) -> float:
-        return head + (lane + 0.5) * pitch
-
-    room, half, dot = Room(w, h), min(7.0, pitch * 0.31), min(8.0, max(2.0, pitch * 0.45))
-    r = dot / 2 + 1.5
-    bars: dict[str, list[Any]] = {"kv": [], "tomb": [], "lock": []}
-    spots: dict[str, list[tuple[float, float]]] = {k: [] for k in ("state", "tombstone", "locked", "misplaced", "refused", "superseded")}
-    lines = []
-    for n in marks.nodes.to_dict("records"):
-        a, b, yy = n["start_tokens"], n["end_tokens"], y(n["lane"])
-        box = [(a, yy - half), (b, yy - half), (b, yy + half), (a, yy + half)]
-        bars["tomb" if n["status"] == "tombstone" else "kv"].append(box)
-        if n["kv_locks"]:
-            bars["lock"].append(box)
-        if n["state_locks"]:
-            spots["locked"].append((b, yy))
-        if n["status"] in ("state", "tombstone"):
-            spots[n["status"]].append((b, yy))
-        if n["reach_lane"] > n["lane"]:
-            lines.append([(b, yy), (b, y(n["reach_lane"]))])
-    spots["misplaced"] = [(m.end_tokens, y(m.lane)) for m in marks.misplaced]
-    spots["refused"] = [(m.depth_tokens, y(m.lane)) for m in marks.refused]
-    spots["superseded"] = [(d, y(lane)) for lane, d in marks.superseded]
-    ax.add_collection(LineCollection(lines, colors=c.muted, linewidths=0.7, zorder=1))
-    ax.add_collection(LineCollection([[(a, y(lane)), (b, y(lane))] for lane, a, b in marks.rows], colors=c.muted, linestyles=":", linewidths=1, zorder=1))
-    ax.add_collection(PolyCollection(bars["kv"], facecolors=c.kv, edgecolors=c.kv_edge, linewidths=0.7, zorder=2))
-    ax.add_collection(PolyCollection(bars["tomb"], facecolors=c.paper, edgecolors=c.tombstone, hatch="////", linewidths=0.7, zorder=2))
-    ax.add_collection(PolyCollection(bars["lock"], facecolors="none", edgecolors=c.locked, linewidths=min(1.8, pitch / 4), zorder=3))
-    for kind, how in _markers(c).items():
-        if spots[kind]:
-            ax.scatter(*zip(*spots[kind], strict=True), s=(dot * (1.6 if kind == "locked" else 1)) ** 2, zorder=5, **how)
-            for d, yy in spots[kind]:
-                room.take(((d - low) * sx - r, yy - r, (d - low) * sx + r, yy + r))
-    for m in marks.misplaced:
-        if abs(m.true_tokens - m.end_tokens) * sx > 8:
-            ax.annotate("", (m.end_tokens, y(m.lane)), (m.true_tokens, y(m.lane)), arrowprops={"arrowstyle": "->", "color": c.misplaced, "lw": 1.3, "shrinkA": 0, "shrinkB": dot / 2}, zorder=6)
-            left, right = sorted(((m.true_tokens - low) * sx, (m.end_tokens - low) * sx))
-            room.take((left, y(m.lane) - 2, right, y(m.lane) + 2))
-
-    def label(text: str, yy: float, lefts: list[float], colour: str) -> bool:
-        tw = text_width(text, SIZE)
-        spot = room.first_free((x, yy - 4.6, x + tw + 2, yy + 4.6) for x in (v if v >= 0 else -v - tw - 2 for v in lefts))
-        if spot:
-            ax.text(low + (spot[0] + 1) / sx, yy, text, size=SIZE, color=colour, va="center", zorder=7)
-        return spot is not None
-
-    if pitch < 9.5:
-        return
-    for m in marks.misplaced:
-        ends = sorted(((m.true_tokens - low) * sx, (m.end_tokens - low) * sx))
-        label(m.label, y(m.lane), [ends[1] + r, -(ends[0] - r)], c.misplaced)
-    for f in marks.refused:
-        x = (f.depth_tokens - low) * sx
-        label(",".join(map(str, f.reasons[:3])), y(f.lane), [x + r, -(x - r)], c.refused)
-    for n in marks.nodes.to_dict("records"):
-        x = (max(n["start_tokens"], low) - low) * sx + r + 1
-        space = (n["end_tokens"] - low) * sx - r - x
-        for text in (f"node {n['node_id']} · {n['request']}", f"node {n['node_id']}", str(n["node_id"])):
-            if n["status"] != "tombstone" and text_width(text, SIZE) + 2 < space and label(text, y(n["lane"]), [x], c.ink):
-                break
-    names = {n["lane"]: f"{n['namespace']} {n['request']}".strip() for n in marks.nodes.to_dict("records") if n["leaf"]}
-    names |= {marks.node_lanes + i: f"{name} (not in the tree)" for i, name in enumerate(marks.outside)}
-    for lane, name in names.items():
-        ax.annotate(fit_text(name, SIZE, LEFT - 12), (0, y(lane)), (-6, 0), xycoords=("axes fraction", "data"), textcoords="offset points", ha="right", va="center", size=SIZE)
+def _axis(ax: Axes, sheet: Sheet, unit: int) -> None:
+    ax.set(xlim=(sheet.low, sheet.high), ylim=(sheet.plot_height, 0), xlabel="token depth (tokens)")
+    ax.set_yticks([])
+    ax.spines["left"].set_visible(False)
+    step = axis_step(sheet.high - sheet.low, sheet.plot_width, unit)
+    ticks = range(int(-(-sheet.low // step) * step), int(sheet.high) + 1, step)
+    ax.set_xticks(list(ticks), [depth_text(tick) for tick in ticks])
 
 
-def _markers(c: Palette) -> dict[str, dict[str, Any]]:
-    return {
-        "locked": {"marker": "o", "facecolors": "none", "edgecolors": c.locked, "linewidths": 1.3},
-        "state": {"marker": "o", "facecolors": c.state, "edgecolors": c.paper, "linewidths": 0.6},
-        "tombstone": {"marker": "o", "facecolors": c.paper, "edgecolors": c.tombstone, "linewidths": 1.2},
-        "misplaced": {"marker": "D", "facecolors": c.misplaced, "edgecolors": c.paper, "linewidths": 0.6},
-        "refused": {"marker": "x", "color": c.refused, "linewidths": 1.5},
-        "superseded": {"marker": "v", "facecolors": "none", "edgecolors": c.muted, "linewidths": 0.9},
-    }
+def _rulers(ax: Axes, sheet: Sheet, rows: list[Ruler], c: Palette) -> None:
+    marks: list[Segment] = []
+    faint: list[Segment] = []
+    for at, ruler in enumerate(rows):
+        y = (at + 0.6) * ROW
+        ticks = ruler.ticks(sheet.low, sheet.high).tolist()
+        marks += [[(tick, y - 3), (tick, y + 3)] for tick in ticks]
+        faint.append([(sheet.low, y), (sheet.high, y)])
+        if ruler.name == "tree page":
+            faint += [[(tick, sheet.head), (tick, sheet.plot_height)] for tick in ticks]
+        _row_name(ax, sheet, ruler.label, y, c)
+    ax.add_collection(LineCollection(faint, colors=c.grid, linewidths=0.6, zorder=0), autolim=False)
+    ax.add_collection(LineCollection(marks, colors=c.muted, linewidths=0.7), autolim=False)
 
 
-def _legend(marks: Marks, c: Palette) -> list[Any]:
-    n = marks.nodes
-    status = set(n["status"])
-    dots = {"marker": "o", "ls": "", "ms": 6}
-    every = [
-        (len(n) > 0, Patch(fc=c.kv, ec=c.kv_edge, label="KV of a node")),
-        ("state" in status, Line2D([], [], color=c.state, label="state of this depth", **dots)),
-        ("tombstone" in status, Patch(fc=c.paper, ec=c.tombstone, hatch="////", label="tombstone: state evicted")),
-        (bool(marks.misplaced), Line2D([], [], color=c.misplaced, label="misplaced: arrow from its true depth", **dots | {"marker": "D"})),
-        (bool(marks.refused), Line2D([], [], color=c.refused, label="refused (reason below)", **dots | {"marker": "x"})),
-        (bool(marks.superseded), Line2D([], [], mec=c.muted, mfc="none", label="tracked, not filed", **dots | {"marker": "v"})),
-        (bool(n["kv_locks"].gt(0).any()), Patch(fc="none", ec=c.locked, lw=1.8, label="KV locked")),
-        (bool(n["state_locks"].gt(0).any()), Line2D([], [], mec=c.locked, mfc="none", label="state locked", **dots | {"ms": 8})),
-        (bool(marks.rows), Line2D([], [], color=c.muted, ls=":", label="row beyond the tree")),
-    ]
-    return [handle for occurs, handle in every if occurs]
+def _cuts(ax: Axes, sheet: Sheet, marks: Marks, c: Palette) -> None:
+    """One row for each request: where its prefill steps began and ended, with the depths in figures."""
+    first = sheet.ruler_rows - len(marks.cuts)
+    room = Room(sheet.plot_width, sheet.plot_height)
+    for at, (request, depths) in enumerate(marks.cuts, first):
+        y = (at + 0.6) * ROW
+        lines: list[Segment] = [[(depth, y - 3.5), (depth, y + 3.5)] for depth in depths]
+        lines.append([(depths[0], y), (depths[-1], y)])
+        ax.add_collection(LineCollection(lines, colors=c.ink, linewidths=1), autolim=False)
+        _row_name(ax, sheet, f"prefill steps of {request}", y, c)
+        for depth in depths:
+            room.take((sheet.x(depth) - 1, y - 4, sheet.x(depth) + 1, y + 4))
+        for depth in depths:
+            if not depth:
+                continue  # the axis has a nought of its own
+            text, x = f"{depth:,}", sheet.x(depth)
+            width = text_width(text, TEXT) + 2
+            spot = room.first_free((left, y - 4, left + width, y + 4) for left in (x + 2, x - 2 - width))
+            if spot is not None:
+                ax.text(sheet.depth(spot[0] + 1), y, text, size=TEXT, va="center_baseline",
+                        bbox={"fc": c.paper, "ec": "none", "pad": 0.4})  # fmt: skip
 
 
-def _notes(marks: Marks) -> list[str]:
-    notes = []
-    for i, (reason, count) in enumerate(marks.reasons[:6], 1):
-        notes.append(wrap(f"{i}  {reason}" + (f" (×{count})" if count > 1 else ""), SIZE, WIDTH - 30)[0])
-    if len(marks.reasons) > 6:
-        notes.append(f"and {len(marks.reasons) - 6} further reasons")
-    return notes
+def _row_name(ax: Axes, sheet: Sheet, name: str, y: float, c: Palette) -> None:
+    text = fit_text(name, TEXT, sheet.margin)
+    ax.annotate(text, (0, y), (-6, 0), xycoords=("axes fraction", "data"), textcoords="offset points",
+                ha="right", va="center", size=TEXT, color=c.muted)  # fmt: skip
+
+
+def _heading(fig: Figure, sheet: Sheet, title: str, subtitle: str, c: Palette) -> None:
+    left, width = 10 / sheet.width, sheet.width - 20
+    fig.text(left, 1 - 10 / sheet.height, fit_text(title, 10, width), size=10, va="top")
+    lesser = fit_text(subtitle, LESSER, width)
+    fig.text(left, 1 - 25 / sheet.height, lesser, size=LESSER, color=c.muted, va="top")
+
+
+def _subtitle(marks: Marks, geometry: Geometry | None) -> str:
+    shown, total = len(marks.nodes), marks.total_nodes
+    parts = [f"showing {shown} of {total} nodes" if shown < total else _count(shown, "node")]
+    parts += [geometry_text(geometry)] if geometry else []
+    parts += [f"{_count(marks.hidden_marks, 'checkpoint')} not shown"] if marks.hidden_marks else []
+    return " · ".join(parts)
+
+
+def _footnotes(fig: Figure, sheet: Sheet, notes: list[str], c: Palette) -> None:
+    for at, note in enumerate(reversed(notes)):
+        fig.text(14 / sheet.width, (4 + 10 * at) / sheet.height, note, size=TEXT, color=c.muted, va="bottom")
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}" + ("" if number == 1 else "s")

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import pandas as pd
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter, MaxNLocator
 
+from depthchart.charts.depths import depth_text
 from depthchart.charts.layout import require_columns
 from depthchart.charts.style import figure, style
 
@@ -44,29 +48,35 @@ def compare_chart(
             known = frame.dropna(subset=["admitted_s", "reused_tokens"]).sort_values(
                 "admitted_s", kind="stable"
             )
-            time = known["admitted_s"].to_numpy(dtype=float)
             for ax, column in zip(axes, ("reused_tokens", "lost_tokens"), strict=True):
-                total = known[column].to_numpy(dtype=float).cumsum() / 1e6
-                ax.step(time, total, where="post", color=colour, ls=line, label=label)
-                if label in stopped and len(total):
-                    ax.plot(
-                        [stopped[label]], [total[-1]], "X", color=colour, ms=9, mec=c.paper, clip_on=False
-                    )
-                    ax.annotate(
-                        "stopped",
-                        (stopped[label], total[-1]),
-                        (8, -12),
-                        textcoords="offset points",
-                        color=colour,
-                        size=8,
-                    )
-        axes[0].set(ylabel="reused (million tokens, cumulative)")
-        axes[1].set(ylabel="found and thrown away\n(million tokens, cumulative)")
+                _line(ax, known, column, label, stopped.get(label), {"color": colour, "ls": line})
+        axes[0].set(ylabel="reused (tokens, cumulative)")
+        axes[1].set(ylabel="found and thrown away\n(tokens, cumulative)")
         for ax in axes:
             ax.set_xlabel("time of admission (s)")
             ax.set_ylim(bottom=0)
-        handles, labels = axes[0].get_legend_handles_labels()
-        fig.legend(handles, labels, loc="outside upper center", ncols=len(runs))
-        if title:
-            fig.suptitle(title)
+            ax.yaxis.set_major_locator(MaxNLocator(6, integer=True))
+            ax.yaxis.set_major_formatter(FuncFormatter(lambda value, _: depth_text(value)))
+        axes[0].legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=2)
+        fig.suptitle(title or _title(len(runs)), x=0.01, ha="left")
     return fig
+
+
+def _line(
+    ax: Axes, known: pd.DataFrame, column: str, label: str, stopped_s: float | None, how: dict[str, Any]
+) -> None:
+    time = known["admitted_s"].to_numpy(dtype=float)
+    total = known[column].to_numpy(dtype=float).cumsum()
+    ax.step(
+        time,
+        total,
+        where="post",
+        label=label if stopped_s is None else f"{label}, stopped at {stopped_s:,.0f} s",
+        **how,
+    )
+    if stopped_s is not None and len(total):
+        ax.plot([stopped_s], [total[-1]], "X", color=how["color"], ms=9, mec="none", clip_on=False)
+
+
+def _title(count: int) -> str:
+    return "One run" if count == 1 else f"{count} runs of one trace"

@@ -10,7 +10,7 @@ import numpy as np
 from matplotlib.font_manager import FontProperties
 from matplotlib.textpath import text_to_path
 
-__all__ = ["Room", "fit_text", "legend_columns", "text_width", "wrap"]
+__all__ = ["Room", "fit_text", "flow", "text_width", "wrap"]
 
 Rect = tuple[float, float, float, float]  # left, top, right, bottom in points
 
@@ -37,14 +37,16 @@ def wrap(text: str, size: float, width: float) -> list[str]:
     return textwrap.wrap(text, characters) or [""]
 
 
-def legend_columns(labels: list[str], size: float, width: float, handle: float = 40.0) -> int:
-    """Most columns in which a legend of ``labels`` (filled column by column) is no wider than ``width``."""
-    widths = [text_width(label, size) + handle for label in labels]
-    for columns in range(len(labels), 1, -1):
-        rows = -(-len(labels) // columns)
-        if sum(max(widths[i : i + rows]) for i in range(0, len(widths), rows)) <= width:
-            return columns
-    return 1
+def flow(widths: list[float], width: float) -> list[tuple[float, int]]:
+    """Left edge and row (0 is the first) of items set one after another, with a new row where one is full."""
+    places: list[tuple[float, int]] = []
+    x, row = 0.0, 0
+    for item in widths:
+        if x and x + item > width:
+            x, row = 0.0, row + 1
+        places.append((x, row))
+        x += item
+    return places
 
 
 class Room:
@@ -65,7 +67,12 @@ class Room:
     def free(self, rect: Rect) -> bool:
         """Whether a rectangle lies inside the bounds and touches nothing taken."""
         left, top, right, bottom = rect
-        if left < self._bounds[0] or top < self._bounds[1] or right > self._bounds[2] or bottom > self._bounds[3]:
+        if (
+            left < self._bounds[0]
+            or top < self._bounds[1]
+            or right > self._bounds[2]
+            or bottom > self._bounds[3]
+        ):
             return False
         taken = self._taken[: self._count]
         hits = (taken[:, 0] < right) & (taken[:, 2] > left) & (taken[:, 1] < bottom) & (taken[:, 3] > top)

@@ -8,7 +8,7 @@ import sys
 from dataclasses import asdict, fields
 from typing import Any
 
-from depthchart.commands.flags import add_geometry, given_geometry
+from depthchart.commands.flags import add_geometry, add_verb, given_geometry
 from depthchart.depth import RULES
 from depthchart.display import geometry_text, table_text
 from depthchart.geometry import Advice, Geometry
@@ -29,13 +29,8 @@ exit code: 0 fine (reuse may still be lost), 1 something breaks, 2 the call is w
 
 def add_parser(subparsers: Any) -> None:
     """Add the verb to the command line's subparsers."""
-    parser = subparsers.add_parser(
-        NAME,
-        help=HELP,
-        description=HELP,
-        epilog=_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        usage="depthchart check [options] [-- ENGINE LAUNCH LINE]",
+    parser = add_verb(
+        subparsers, NAME, HELP, _EXAMPLES, usage="depthchart check [options] [-- ENGINE LAUNCH LINE]"
     )
     add_geometry(parser)
     parser.add_argument("--rule", metavar="NAME", help="depth rule to judge by (default: the engine's own)")

@@ -17,6 +17,7 @@ from depthchart.charts.checkpoint import checkpoint_chart
 from depthchart.charts.compare import compare_chart
 from depthchart.charts.requests import reuse_chart
 from depthchart.charts.timeline import schedule_chart
+from depthchart.commands.flags import add_verb
 from depthchart.depth import RULES
 from depthchart.display import geometry_html
 from depthchart.events import Violation
@@ -38,7 +39,7 @@ KV_TOKENS, STATE_SLOTS = 65_536, 48  # tight: five requests' worth of context, s
 
 def add_parser(subparsers: Any) -> None:
     """Add the verb to the command line's subparsers."""
-    parser = subparsers.add_parser(NAME, help=HELP, description=HELP)
+    parser = add_verb(subparsers, NAME, HELP)
     parser.add_argument(
         "--out", default="out/demo.html", metavar="FILE", help="where to write it (default: out/demo.html)"
     )

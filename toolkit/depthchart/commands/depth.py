@@ -6,7 +6,7 @@ import argparse
 import json
 from typing import Any
 
-from depthchart.commands.flags import add_geometry, geometry_of
+from depthchart.commands.flags import add_geometry, add_verb, geometry_of
 from depthchart.depth import RULES, Rule
 from depthchart.display import geometry_text, table_text
 from depthchart.geometry import Geometry
@@ -20,13 +20,7 @@ _EXAMPLES = """examples:
 
 def add_parser(subparsers: Any) -> None:
     """Add the verb to the command line's subparsers."""
-    parser = subparsers.add_parser(
-        NAME,
-        help=HELP,
-        description=HELP,
-        epilog=_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = add_verb(subparsers, NAME, HELP, _EXAMPLES)
     add_geometry(parser)
     parser.add_argument(
         "--prefix", type=int, default=0, metavar="N", help="tokens computed before the extend (default: 0)"

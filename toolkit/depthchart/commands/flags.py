@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import argparse
+from typing import Any
 
 from depthchart.geometry import Geometry
 
-__all__ = ["GEOMETRY_FLAGS", "add_geometry", "geometry_of", "given_geometry"]
+__all__ = ["GEOMETRY_FLAGS", "add_geometry", "add_verb", "geometry_of", "given_geometry"]
 
 GEOMETRY_FLAGS = {
     "page_size": "scheduler page [tokens]",
@@ -16,6 +17,21 @@ GEOMETRY_FLAGS = {
     "chunked_prefill_size": "token budget of one prefill step",
     "track_interval": "decode checkpoints are asked for every so many tokens",
 }
+
+
+def add_verb(
+    subparsers: Any, name: str, text: str, examples: str = "", **options: Any
+) -> argparse.ArgumentParser:
+    """Add a verb's own parser; ``examples`` are shown below its help as they are written."""
+    parser: argparse.ArgumentParser = subparsers.add_parser(
+        name,
+        help=text,
+        description=text,
+        epilog=examples or None,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        **options,
+    )
+    return parser
 
 
 def add_geometry(parser: argparse.ArgumentParser, *, page_size: int | None = None) -> None:

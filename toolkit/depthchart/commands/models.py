@@ -6,6 +6,7 @@ import argparse
 import json
 from dataclasses import asdict
 
+from depthchart.commands.flags import add_verb
 from depthchart.display import table_text
 from depthchart.models import MODELS, Model, check_ranks
 
@@ -23,13 +24,7 @@ exit code: 0 fine, 2 the call is wrong"""
 
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add the verb to the command line's subparsers."""
-    parser = subparsers.add_parser(
-        NAME,
-        help=HELP,
-        description=HELP,
-        epilog=_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = add_verb(subparsers, NAME, HELP, _EXAMPLES)
     parser.add_argument(
         "name", nargs="?", metavar="NAME", help="a model, an alias or a hub name (default: list all)"
     )

@@ -9,6 +9,7 @@ from typing import Any
 from depthchart.cases.expect import mismatches
 from depthchart.cases.script import find_script, script_names
 from depthchart.cases.story import tell
+from depthchart.commands.flags import add_verb
 
 NAME = "replay"
 HELP = "run a lifecycle script on the real cache and tell what happened"
@@ -25,13 +26,7 @@ hold; 2 the call or the script is wrong"""
 
 def add_parser(subparsers: Any) -> None:
     """Add the verb to the command line's subparsers."""
-    parser = subparsers.add_parser(
-        NAME,
-        help=HELP,
-        description=HELP,
-        epilog=_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = add_verb(subparsers, NAME, HELP, _EXAMPLES)
     parser.add_argument(
         "script", nargs="?", help="a JSON file, or a bundled script by its name or the beginning of it"
     )

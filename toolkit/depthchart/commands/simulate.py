@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from depthchart.cache.eviction import POLICIES
-from depthchart.commands.flags import add_geometry, geometry_of
+from depthchart.commands.flags import add_geometry, add_verb, geometry_of
 from depthchart.display import table_text
 from depthchart.scheduler.queue import QUEUE_POLICIES
 
@@ -25,13 +25,7 @@ exit code: 0 sound, 1 an invariant broke, 2 the call or the trace is wrong"""
 
 def add_parser(subparsers: Any) -> None:
     """Add the verb to the command line's subparsers."""
-    parser = subparsers.add_parser(
-        NAME,
-        help=HELP,
-        description=HELP,
-        epilog=_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = add_verb(subparsers, NAME, HELP, _EXAMPLES)
     parser.add_argument(
         "trace", nargs="?", default="agentic", help="a trace file, or a bundled trace (default: agentic)"
     )

@@ -9,6 +9,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from depthchart.commands.flags import add_verb
+
 NAME = "traces"
 HELP = "describe, convert or make request traces"
 _EXAMPLES = """examples:
@@ -19,13 +21,7 @@ _EXAMPLES = """examples:
 
 def add_parser(subparsers: Any) -> None:
     """Add ``traces`` with its verbs describe, convert and make."""
-    parser = subparsers.add_parser(
-        NAME,
-        help=HELP,
-        description=HELP,
-        epilog=_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = add_verb(subparsers, NAME, HELP, _EXAMPLES)
     verbs = parser.add_subparsers(dest="traces_verb", metavar="WHAT", required=True)
 
     look = verbs.add_parser("describe", help="lengths, arrivals and ideal reuse")

@@ -178,6 +178,10 @@ class Lifecycle:
     def plan_decode(self, sequence: Sequence) -> Decode:
         """Take what one decode step needs; raises PoolExhausted, taking nothing, without a page."""
         end = sequence.computed + 1
+        if end > len(sequence.text):
+            raise ValueError(
+                f"request {sequence.request!r} has no token {sequence.computed}: append it before its decode step"
+            )
         self._take_row(sequence, end)
         snapshot = None
         if end % self.geometry.track_grid == 0:

@@ -32,8 +32,13 @@ class Publisher:
         self.page = memory.geometry.tree_page
 
     def checkpoint(self, sequence: Sequence) -> None:
-        """Publish all tracked states of a running request, shallowest first."""
-        for snapshot in sorted(sequence.tracked, key=lambda s: s.depth):
+        """Publish all tracked states of a running request, shallowest first. In strict mode a fault raises
+        before anything changes."""
+        ordered = sorted(sequence.tracked, key=lambda s: s.depth)
+        for snapshot in ordered:
+            if not self._taken(sequence, snapshot):
+                self._check_fit(sequence, snapshot)
+        for snapshot in ordered:
             self._publish_running(sequence, snapshot)
 
     def finish(self, sequence: Sequence) -> tuple[Segment, ...]:
@@ -43,6 +48,7 @@ class Publisher:
         tracks = [s for s in usable if s.track is not None]
         last = tracks[-1] if tracks else None
         inner = [s for s in usable if s.track is None and (last is None or s.wanted < last.wanted)]
+        self._check_end(sequence, last, inner)
         for snapshot in sorted(inner, key=lambda s: s.depth):
             self._publish_running(sequence, snapshot)
         for other in [s for s in sequence.tracked if s is not last]:
@@ -52,8 +58,6 @@ class Publisher:
                 "superseded",
                 f"the request ended with a newer state at {last.wanted if last else 0}",
             )
-        segments = self._segments(sequence, last)
-        self._check(sequence, segments, last)
         existing = (
             self._insert(sequence, last.wanted // self.page) if last is not None else sequence.protected
         )
@@ -79,29 +83,32 @@ class Publisher:
             return self._drop(
                 sequence, snapshot, "refused", f"depth {snapshot.wanted} is below the first tree page"
             )
-        ids = sequence.text.ids(snapshot.wanted)
-        node = self.memory.tree.lookup(ids).node
-        taken = node.end == pages * self.page and node.state is not None
+        taken = self._taken(sequence, snapshot)
         fresh: int | None = None
-        if not taken and snapshot.track is not None:
-            fresh = self.memory.take_slot()
-            if fresh is None:  # keep it: it may still be donated when the request ends
+        if not taken:
+            self._check_fit(sequence, snapshot)
+            if snapshot.track is not None and (fresh := self.memory.take_slot()) is None:
+                # keep it: it may still be donated when the request ends
                 return self._tell(
                     sequence, snapshot, "refused", "no state slot is free or evictable to replace it"
                 )
-        if not taken:
-            self._check_fit(sequence, snapshot, pages * self.page, fresh)
         existing = self._insert(sequence, pages)
-        self._move(sequence, ids, existing)
+        self._move(sequence, sequence.text.ids(snapshot.wanted), existing)
         if taken:
             return self._drop(
                 sequence, snapshot, "refused", f"the node at {pages * self.page} has a state already"
             )
-        self._file(sequence, snapshot, sequence.lock)
+        # not always the locked node: a state that was kept may lie above what is protected by now
+        self._file(sequence, snapshot, self._end_node(sequence, pages))
         if snapshot.track is not None:
             assert fresh is not None
             sequence.tracks[snapshot.track] = fresh
         return None
+
+    def _taken(self, sequence: Sequence, snapshot: Snapshot) -> bool:
+        """Whether the node that would hold the state has one."""
+        node = self.memory.tree.lookup(sequence.text.ids(snapshot.wanted)).node
+        return node.end == snapshot.wanted // self.page * self.page and node.state is not None
 
     def _donate_at_end(self, sequence: Sequence, last: Snapshot) -> None:
         pages = last.wanted // self.page
@@ -206,24 +213,23 @@ class Publisher:
 
     # --- invariants ---------------------------------------------------------------------------------------
 
-    def _check(self, sequence: Sequence, segments: tuple[Segment, ...], last: Snapshot | None) -> None:
-        """The freed ranges must be page-disjoint and the state must fit its node: raise or record."""
+    def _check_end(self, sequence: Sequence, last: Snapshot | None, inner: list[Snapshot]) -> None:
+        """The freed ranges must be page-disjoint and the states must fit their nodes: raise or record."""
         try:
-            check_segments(segments, self.page, len(sequence.row) * self.page)
+            check_segments(self._segments(sequence, last), self.page, len(sequence.row) * self.page)
         except InvariantError as error:
             if self.strict:
                 raise
             self.emit(Violation(type(error).__name__, str(error), sequence.request))
-        if last is not None and last.wanted >= self.page:
-            self._check_fit(sequence, last, last.wanted // self.page * self.page, None)
+        for snapshot in [*inner, last] if last is not None else inner:
+            self._check_fit(sequence, snapshot)
 
-    def _check_fit(self, sequence: Sequence, snapshot: Snapshot, node_end: int, fresh: int | None) -> None:
+    def _check_fit(self, sequence: Sequence, snapshot: Snapshot) -> None:
         """In strict mode refuse, before anything changes, to file a state on a node of another depth."""
-        if not self.strict or self.memory.states.tags[snapshot.slot] == sequence.text.tag(node_end):
-            return
-        if fresh is not None:
-            self.memory.states.free(fresh)
+        node_end = snapshot.wanted // self.page * self.page
         tag = self.memory.states.tags[snapshot.slot]
+        if not self.strict or not node_end or tag == sequence.text.tag(node_end):
+            return
         consumed = "nothing" if tag is None else f"{tag.depth} tokens"
         raise MisplacedStateError(
             f"request {sequence.request!r}: the state tracked at depth {snapshot.wanted} has consumed {consumed}, "

@@ -13,7 +13,14 @@ from depthchart.columns import CHECKPOINTS, NODES, REQUESTS, STEPS
 from depthchart.geometry import Geometry
 
 SEED_GEOMETRY = Geometry(page_size=64, dcp_size=8, chunk_width=64)
-_NULLABLE = ("state_depth_tokens", "depth_tokens", "node_end_tokens", "node_id", "end_tokens", "prefix_tokens")
+_NULLABLE = (
+    "state_depth_tokens",
+    "depth_tokens",
+    "node_end_tokens",
+    "node_id",
+    "end_tokens",
+    "prefix_tokens",
+)
 
 
 def nodes_frame(rows: list[dict]) -> pd.DataFrame:
@@ -172,7 +179,9 @@ def random_tree(
                 "start_tokens": start,
                 "end_tokens": end,
                 "status": status,
-                "state_depth_tokens": {"state": end, "misplaced": end + rng.choice((-64, 64, 448))}.get(status, pd.NA),
+                "state_depth_tokens": {"state": end, "misplaced": end + rng.choice((-64, 64, 448))}.get(
+                    status, pd.NA
+                ),
                 "kv_locks": int(rng.random() < 0.1),
                 "state_locks": int(status == "state" and rng.random() < 0.1),
                 "request": f"r{node}",
@@ -267,7 +276,13 @@ def seed_rules() -> pd.DataFrame:
     rows = [
         ("chunk_grid", 576, True, False, "64 + ⌊541/64⌋·64 = 576; no 512-token page ends there"),
         ("prefix_relative", 576, True, False, "64 + ⌊541/512⌋·512 = 576; no 512-token page ends there"),
-        ("absolute", 512, True, True, "⌊605/512⌋·512 = 512 > 64, and (512 − 64) mod 64 = 0: the kernel has that snapshot"),
+        (
+            "absolute",
+            512,
+            True,
+            True,
+            "⌊605/512⌋·512 = 512 > 64, and (512 − 64) mod 64 = 0: the kernel has that snapshot",
+        ),
         ("never", pd.NA, False, False, "this rule takes no checkpoint"),
     ]
     frame = pd.DataFrame(rows, columns=["rule", "depth_tokens", "donate", "nameable", "reason"])

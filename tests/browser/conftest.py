@@ -1,0 +1,155 @@
+"""A JupyterLab on a free port with fresh settings, and a headless chromium: nothing is fetched from elsewhere."""
+
+import json
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+SCREENSHOTS = ROOT / "out" / "screenshots"  # git ignores out/
+FLAGS = [
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-dev-shm-usage",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+]
+IDLE = "() => window.jupyterapp?.shell.currentWidget?.sessionContext?.session?.kernel?.status === 'idle'"
+# Lab asks whether it may fetch news, in a box that covers the lower right corner.
+QUIET = {"fetchNews": "false", "checkForUpdates": False, "doNotDisturbMode": True}
+
+
+@pytest.fixture(scope="session")
+def chromium():
+    """Path of Debian's chromium. A browser test that skips proves nothing, so its absence is an error."""
+    found = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+    if found is None:
+        pytest.fail("chromium is not installed: apt-get install chromium fonts-dejavu-core", pytrace=False)
+    return found
+
+
+@pytest.fixture(scope="session")
+def lab(tmp_path_factory):
+    """Address of a JupyterLab that serves a copy of notebooks/ (Lab writes outputs back)."""
+    home = tmp_path_factory.mktemp("lab")
+    shutil.copytree(ROOT / "notebooks", home / "notebooks")
+    quiet = home / "settings" / "@jupyterlab" / "apputils-extension"
+    quiet.mkdir(parents=True)
+    (quiet / "notification.jupyterlab-settings").write_text(json.dumps(QUIET))
+    port = _free_port()
+    log = (home / "log.txt").open("w+")
+    server = subprocess.Popen(_command(port, home), env=_environment(home), cwd=home, stdout=log, stderr=log)
+    url = f"http://127.0.0.1:{port}"
+    try:
+        _await(url, server, home / "log.txt")
+        yield url
+    finally:
+        server.terminate()
+        server.wait(timeout=15)
+        log.close()
+
+
+@dataclass
+class Visit:
+    """A browser page, and what went wrong while it was open."""
+
+    page: object
+    failed: list[str] = field(default_factory=list)
+    outside: list[str] = field(default_factory=list)
+
+    def settle(self) -> None:
+        """Wait until the kernel has done all it was asked for, and has told so."""
+        self.page.wait_for_function(IDLE)
+
+    def picture(self, name: str) -> None:
+        """Keep a screenshot for somebody to look at."""
+        SCREENSHOTS.mkdir(parents=True, exist_ok=True)
+        self.page.screenshot(path=SCREENSHOTS / f"{name}.png", full_page=False)
+
+
+@pytest.fixture
+def visit(chromium):
+    """A fresh page of 1280 × 1500 pixels."""
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as play:
+        browser = play.chromium.launch(executable_path=chromium, args=FLAGS)
+        page = browser.new_page(viewport={"width": 1280, "height": 1500})
+        page.set_default_timeout(45_000)
+        seen = Visit(page)
+        page.on("pageerror", lambda error: seen.failed.append(str(error)))
+        page.on(
+            "request",
+            lambda r: r.url.startswith(("http://127.0.0.1", "data:", "blob:")) or seen.outside.append(r.url),
+        )
+        yield seen
+        browser.close()
+
+
+@pytest.fixture
+def run_notebook(lab, visit):
+    """Call with a notebook's file name: opens it alone, runs all its cells and gives the page."""
+
+    def run(name):
+        visit.page.goto(f"{lab}/doc/tree/notebooks/{name}?reset")
+        visit.settle()
+        visit.page.evaluate("() => window.jupyterapp.commands.execute('notebook:run-all-cells')")
+        visit.settle()
+        return visit.page
+
+    return run
+
+
+def _free_port():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def _environment(home):
+    folders = (
+        "JUPYTER_CONFIG_DIR",
+        "JUPYTER_DATA_DIR",
+        "JUPYTER_RUNTIME_DIR",
+        "JUPYTERLAB_WORKSPACES_DIR",
+        "IPYTHONDIR",
+    )
+    ours = {name: str(home / name.lower()) for name in folders} | {
+        "JUPYTERLAB_SETTINGS_DIR": str(home / "settings")
+    }
+    paths = [str(ROOT / "toolkit"), str(ROOT / "kernels")]
+    return os.environ | ours | {"PYTHONPATH": os.pathsep.join(paths)}
+
+
+def _command(port, home):
+    return [
+        sys.executable, "-m", "jupyterlab", "--no-browser", "--allow-root", "--ServerApp.ip=127.0.0.1",
+        f"--ServerApp.port={port}", "--ServerApp.port_retries=0", f"--ServerApp.root_dir={home}",
+        "--IdentityProvider.token=", "--ServerApp.password=", "--ServerApp.disable_check_xsrf=True",
+        "--LabApp.expose_app_in_browser=True", "--LabApp.extension_manager=readonly",
+    ]  # fmt: skip
+
+
+def _await(url, server, log, seconds=60):
+    """Until the server answers; fails at once, with its log, where it has ended."""
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        if server.poll() is not None:
+            break
+        try:
+            with urllib.request.urlopen(f"{url}/api/status", timeout=2):
+                return
+        except OSError:
+            time.sleep(0.2)
+    pytest.fail(f"JupyterLab did not start:\n{log.read_text()[-3000:]}", pytrace=False)

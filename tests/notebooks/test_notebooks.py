@@ -1,0 +1,93 @@
+"""Every notebook runs headless with small parameters, and no error hides inside a widget."""
+
+from functools import cache
+from pathlib import Path
+
+import nbclient
+import nbformat
+import pytest
+from nbformat.v4 import new_code_cell, new_output
+
+ROOT = Path(__file__).resolve().parents[2]
+NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
+SMALL = {"00_quickstart": "requests = 12"}  # added after the parameters cell
+WIDGETS = "application/vnd.jupyter.widget-state+json"
+
+
+def run(notebook):
+    """Execute in place; a cell that fails raises CellExecutionError with its traceback."""
+    nbclient.NotebookClient(notebook, timeout=120, kernel_name="python3", store_widget_state=True).execute()
+    return notebook
+
+
+@cache
+def executed(path):
+    """A notebook of ours, run once with its small parameters."""
+    notebook = nbformat.read(path, as_version=4)
+    if path.stem in SMALL:
+        notebook.cells.insert(parameters(notebook)[0] + 1, new_code_cell(SMALL[path.stem]))
+    return run(notebook)
+
+
+def hidden_errors(notebook):
+    """What an Output widget swallowed; a callback's error shows nowhere else."""
+    models = notebook.metadata.get("widgets", {}).get(WIDGETS, {}).get("state", {}).values()
+    outputs = [out for model in models for out in model["state"].get("outputs", [])]
+    alerts = [str(m["state"].get("value", "")) for m in models if m["model_name"] == "HTMLModel"]
+    return [o for o in outputs if o.get("output_type") == "error"] + [
+        a for a in alerts if 'role="alert"' in a
+    ]
+
+
+def parameters(notebook):
+    return [i for i, cell in enumerate(notebook.cells) if "parameters" in cell.metadata.get("tags", [])]
+
+
+def test_there_are_notebooks():
+    assert NOTEBOOKS
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_notebook_runs(path):
+    notebook = executed(path)
+    assert hidden_errors(notebook) == []
+    shown = [out for cell in notebook.cells for out in cell.get("outputs", [])]
+    assert [out for out in shown if out.output_type == "stream"] == []  # no warnings, no prints
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_notebook_is_thin_and_clean(path):
+    notebook = nbformat.read(path, as_version=4)
+    code = [cell for cell in notebook.cells if cell.cell_type == "code"]
+    assert all(not cell.outputs and cell.execution_count is None for cell in code), (
+        "commit without outputs (nbstripout)"
+    )
+    assert len(parameters(notebook)) == 1, "parameters belong in one tagged cell"
+    assert notebook.cells[0].cell_type == "markdown"
+    assert "?" in notebook.cells[0].source, "open with the question"
+    assert not any(line.startswith(("def ", "class ")) for cell in code for line in cell.source.splitlines())
+
+
+def test_quickstart_shows_a_picture_for_each_part():
+    notebook = executed(ROOT / "notebooks" / "00_quickstart.ipynb")
+    kinds = [set(out.get("data", {})) for cell in notebook.cells for out in cell.get("outputs", [])]
+    pictures = [kind for kind in kinds if "image/svg+xml" in kind]
+    assert len(pictures) == 4  # before, after, the explorer, a whole tree
+    assert sum("application/vnd.jupyter.widget-view+json" in kind for kind in kinds) == 1
+    svg = next(
+        out.data["image/svg+xml"]
+        for cell in notebook.cells
+        for out in cell.get("outputs", [])
+        if "image/svg+xml" in out.data
+    )
+    assert "has read 576 (+64)" in str(svg)
+
+
+def test_an_error_in_an_output_widget_is_found():
+    notebook = nbformat.v4.new_notebook()
+    notebook.cells = [
+        new_code_cell("import ipywidgets as w\nout = w.Output()\nwith out:\n    1 / 0\nout"),
+    ]
+    (error,) = hidden_errors(run(notebook))
+    assert error["ename"] == "ZeroDivisionError"
+    assert new_output("error").output_type == error["output_type"]

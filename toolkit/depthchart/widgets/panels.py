@@ -1,0 +1,67 @@
+"""The parts that explorers show beside their pictures, as HTML: tables, advice, errors. All text is escaped."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from html import escape
+
+from depthchart.cases.one_path import OnePath
+from depthchart.charts.style import palette
+from depthchart.display import table_html
+from depthchart.geometry import Advice, Geometry
+
+__all__ = ["advice_panel", "decision_panel", "error_panel", "grid_line", "verdict_panel"]
+
+
+def grid_line(geometry: Geometry, rule: str) -> str:
+    """The grids in one line of small text, in tokens."""
+    grids = (
+        ("tree page", geometry.tree_page),
+        ("cache chunk", geometry.cache_chunk),
+        ("checkpoint grid", geometry.checkpoint_grid),
+        ("decode checkpoints every", geometry.track_grid),
+        ("shortest reusable prefix", geometry.shortest_reusable(rule)),
+    )
+    return _small(" · ".join(f"{name} <b>{tokens:,}</b>" for name, tokens in grids) + " tokens")
+
+
+def verdict_panel(sentence: str, faults: Iterable[str]) -> str:
+    """What the second request gains, and the broken invariants below it."""
+    colours, broken = palette(), list(faults)
+    edge = colours.misplaced if broken else colours.state
+    items = "".join(f"<li>{escape(text)}</li>" for text in dict.fromkeys(broken))
+    told = f'<ul style="margin:2px 0 0;padding-left:20px">{items}</ul>' if items else ""
+    return f'<div style="{_box(edge)}">{escape(sentence)}{told}</div>'
+
+
+def decision_panel(path: OnePath) -> str:
+    """The decisions of a path as a table; depths in tokens."""
+    return f'<div style="line-height:1.4">{table_html(path.rows(), numeric=(2, 3, 4))}</div>'
+
+
+def advice_panel(remarks: Iterable[Advice]) -> str:
+    """What a geometry costs or breaks, worst first."""
+    c = palette()
+    colours = {"breaks": c.misplaced, "costs": c.locked, "note": c.muted}
+    order = list(colours)
+    items = [
+        f'<li style="margin:2px 0"><b style="color:{colours[remark.severity]}">{escape(remark.severity)}</b> '
+        f"{escape(remark.text)}</li>"
+        for remark in sorted(remarks, key=lambda remark: order.index(remark.severity))
+    ]
+    return (
+        f'<ul style="margin:4px 0;padding-left:20px;line-height:1.35">{"".join(items)}</ul>' if items else ""
+    )
+
+
+def error_panel(error: Exception) -> str:
+    """An error's own words, where the picture would be."""
+    return f'<div role="alert" style="{_box(palette().misplaced)}">{escape(str(error))}</div>'
+
+
+def _small(html: str) -> str:
+    return f'<div style="opacity:0.8;line-height:1.4">{html}</div>'
+
+
+def _box(edge: str) -> str:
+    return f"border-left:4px solid {edge};padding:4px 10px;margin:4px 0;line-height:1.4"
