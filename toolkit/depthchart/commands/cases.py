@@ -9,6 +9,7 @@ from typing import Any
 
 from depthchart.cases.catalogue import Case, catalogue, find_case
 from depthchart.cases.outcome import Outcome, matrix
+from depthchart.commands.flags import add_verb
 from depthchart.depth import RULES
 from depthchart.display import table_text
 
@@ -27,13 +28,7 @@ exit code: 0 everything came out as the catalogue says, 1 something did not, 2 t
 
 def add_parser(subparsers: Any) -> None:
     """Add the verb to the command line's subparsers."""
-    parser = subparsers.add_parser(
-        NAME,
-        help=HELP,
-        description=HELP,
-        epilog=_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = add_verb(subparsers, NAME, HELP, _EXAMPLES)
     parser.add_argument("what", nargs="?", choices=("list", "run"), default="list")
     parser.add_argument("id", nargs="*", help="these cases alone")
     parser.add_argument(

@@ -7,9 +7,11 @@ import json
 from typing import Any
 
 from depthchart.cases.script import DECODE_GRIDS
+from depthchart.commands.flags import add_verb
 from depthchart.files import whole_file
 from depthchart.verify import FAULTS, Bounds, Report, verify
 from depthchart.verify.bounds import CUTS, POOLS
+from depthchart.verify.fuzz import fuzz
 from depthchart.verify.telling import tell_report
 
 NAME = "verify"
@@ -20,6 +22,7 @@ _EXAMPLES = """examples:
   depthchart verify --rule absolute --decode-grid interval
   depthchart verify --rule dcp_gated --dcp-size 1 --index-pool 2 --json
   depthchart replay bug.json
+  depthchart verify --rule absolute --fuzz 1000000 --seed 1
 
 exit code: 0 nothing broke within the bounds; 1 something did, or the time ran out; 2 the call is wrong"""
 
@@ -43,13 +46,7 @@ _COUNTS = {
 
 def add_parser(subparsers: Any) -> None:
     """Add the verb to the command line's subparsers."""
-    parser = subparsers.add_parser(
-        NAME,
-        help=HELP,
-        description=HELP,
-        epilog=_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = add_verb(subparsers, NAME, HELP, _EXAMPLES)
     parser.add_argument("--rule", required=True, metavar="NAME", help="the depth rule to judge")
     for name, text in _LISTS.items():
         parser.add_argument("--" + name.replace("_", "-"), type=_numbers, metavar="N,N,…", help=text)
@@ -68,11 +65,17 @@ def add_parser(subparsers: Any) -> None:
     parser.add_argument("--max-seconds", type=float, metavar="S", help="give up after S seconds")
     parser.add_argument("--save", metavar="FILE.json", help="write the smallest counterexample as a script")
     parser.add_argument("--chart", metavar="FILE.svg", help="draw it")
+    parser.add_argument(
+        "--fuzz", type=int, metavar="STEPS", help="instead: a random life of so many steps, with faults"
+    )
+    parser.add_argument("--seed", type=int, default=0, metavar="N", help="of --fuzz (default: 0)")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
 
 
 def run(args: argparse.Namespace) -> int:
     """Search and print; see the exit codes above."""
+    if args.fuzz is not None:
+        return _fuzz(args)
     names = (*_LISTS, *_COUNTS, "cuts", "pools", "decode_grid")
     bounds = Bounds(**{name: getattr(args, name) for name in names if getattr(args, name) is not None})
     report = verify(
@@ -100,6 +103,24 @@ def _files(report: Report, save: str | None, chart: str | None) -> None:
         figure = checkpoint_chart(*smallest.frames(), smallest.loaded.geometry, title=smallest.title)
         with whole_file(chart) as draft:
             figure.savefig(draft)
+
+
+def _fuzz(args: argparse.Namespace) -> int:
+    """A broken invariant ends the command with its message, the seed and the step."""
+    life = fuzz(args.rule, args.fuzz, args.seed)
+    counts = {"steps": life.steps, "refused": life.refused, "injected": life.injected}
+    if args.json:
+        print(json.dumps({"total": life.total, **vars(life)}, indent=1))
+        return 0
+    print(f"rule {life.rule}, seed {life.seed}: {life.total:,} steps in {life.seconds:.0f} s")
+    print(f"all books checked {life.checks:,} times")
+    for name, counter in counts.items():
+        print(f"{name}: " + ", ".join(f"{key} {number:,}" for key, number in counter.most_common()))
+    print(
+        f"{life.lives} memories; {life.reused_tokens:,} tokens reused; lost at the end: {life.lost_pages} pages, "
+        f"{life.lost_slots} state slots"
+    )
+    return 0
 
 
 def _numbers(text: str) -> tuple[int, ...]:
