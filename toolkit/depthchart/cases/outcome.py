@@ -3,20 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from depthchart.cache.allocator import check_segments
 from depthchart.cases.catalogue import Case, catalogue
-from depthchart.cases.replay import replay
+from depthchart.cases.replay import Replay
+from depthchart.cases.script import load_script
 from depthchart.depth import RULES, Rule
 from depthchart.errors import InvariantError
-from depthchart.events import Matched, Violation
+from depthchart.events import EventLog, Matched, Violation
 from depthchart.geometry import Geometry
+from depthchart.redraw import redraw
+from depthchart.run import Run
 from depthchart.simulate import simulate
 from depthchart.tokens import canonical
 from depthchart.traces.trace import Trace, TraceRequest
 
-__all__ = ["OUTCOMES", "Outcome", "matrix", "run_case"]
+if TYPE_CHECKING:
+    import pandas as pd
+
+__all__ = ["OUTCOMES", "Outcome", "case_frames", "matrix", "outcome_table", "run_case"]
 
 OUTCOMES = ("ok", "wrong state", "crash", "leak", "no reuse", "not run")
 """crash: a check that engines have would stop it (freed ranges share a page), or nothing could go on; no reuse: sound,
@@ -57,6 +63,30 @@ def matrix(
     return {case.id: {rule: run_case(case, rule) for rule in chosen} for case in (cases or catalogue())}
 
 
+def outcome_table(found: Mapping[str, Mapping[str, Outcome]] | None = None) -> pd.DataFrame:
+    """A matrix as a frame of outcomes: cases down, rules across. Needs pandas."""
+    import pandas as pd
+
+    rows = matrix() if found is None else found
+    return pd.DataFrame(
+        {case: {rule: one.outcome for rule, one in row.items()} for case, row in rows.items()}
+    ).T
+
+
+def case_frames(case: Case, rule: str) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Nodes and checkpoints (columns.NODES, columns.CHECKPOINTS) at the end of a script or trace case, for the
+    checkpoint chart. Needs pandas. Raises ValueError for a case of another kind."""
+    from depthchart import frames
+
+    if case.kind == "script":
+        log = _replayed(case, RULES[rule]).log
+    elif case.kind == "trace":
+        log = _simulated(case, RULES[rule]).log
+    else:
+        raise ValueError(f"case {case.id!r} is of kind {case.kind!r}: only scripts and traces leave a tree")
+    return frames.nodes(redraw(log)), frames.checkpoints(log)
+
+
 # --- by kind ----------------------------------------------------------------------------------------------
 
 
@@ -86,6 +116,20 @@ def _extends(case: Case, rule: Rule) -> Outcome:
 
 
 def _script(case: Case, rule: Rule) -> Outcome:
+    result = _replayed(case, rule).result
+    if result["error"]:
+        return Outcome("crash", (), result["error"]["message"])
+    steps = zip(case.steps, result["steps"], strict=True)
+    reuse = tuple(report["matched"] for step, report in steps if step["op"] in ("match", "request"))
+    return _judge([(v["type"], v["message"]) for v in result["violations"]], reuse, case.right_reuse)
+
+
+class _Replayed(NamedTuple):
+    result: dict[str, Any]
+    log: EventLog
+
+
+def _replayed(case: Case, rule: Rule) -> _Replayed:
     script = {
         "geometry": dict(case.geometry),
         "rule": rule.name,
@@ -94,17 +138,17 @@ def _script(case: Case, rule: Rule) -> Outcome:
         "steps": list(case.steps),
         "decode_grid": case.decode_grid,
     }
-    result = replay(script)
-    if result["error"]:
-        return Outcome("crash", (), result["error"]["message"])
-    steps = zip(case.steps, result["steps"], strict=True)
-    reuse = tuple(report["matched"] for step, report in steps if step["op"] in ("match", "request"))
-    return _judge([(v["type"], v["message"]) for v in result["violations"]], reuse, case.right_reuse)
+    run = Replay(load_script(script, case.id))
+    return _Replayed(run.run(), run.log)
+
+
+def _simulated(case: Case, rule: Rule) -> Run:
+    settings: dict[str, Any] = {"strict": False, "arrivals": "trace", **case.pools, **case.settings}
+    return simulate(_requests(case), Geometry(**case.geometry), rule, **settings)
 
 
 def _trace(case: Case, rule: Rule) -> Outcome:
-    settings: dict[str, Any] = {"strict": False, "arrivals": "trace", **case.pools, **case.settings}
-    run = simulate(_requests(case), Geometry(**case.geometry), rule, **settings)
+    run = _simulated(case, rule)
     first: dict[str, int] = {}
     for event in run.log.of(Matched):
         first.setdefault(event.request, event.tokens)

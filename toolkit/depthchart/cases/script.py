@@ -91,11 +91,16 @@ def load_script(raw: Mapping[str, Any], name: str = "") -> Script:
         made = _geometry_kind(raw.get("decode_grid", "lcm"))(**geometry)
     except ValueError as error:
         raise ScriptError(str(error)) from None
+    kv_tokens = _count("pools.kv_tokens", pools.get("kv_tokens"))
+    if kv_tokens < made.tree_page:
+        raise ScriptError(
+            f"pools.kv_tokens={kv_tokens}: must hold at least one tree page; nearest legal: {made.tree_page}"
+        )
     return Script(
         geometry=made,
         rule=rule,
         strict=strict,
-        kv_tokens=_count("pools.kv_tokens", pools.get("kv_tokens")),
+        kv_tokens=kv_tokens,
         state_slots=_count("pools.state_slots", pools.get("state_slots")),
         steps=tuple(_step(number, step) for number, step in enumerate(raw["steps"])),
         expect=_mapping("expect", raw.get("expect", {})),

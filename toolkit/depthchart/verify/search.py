@@ -78,6 +78,11 @@ class Report:
         sums = {name: getattr(self, name) + getattr(other, name) for name in names}
         return replace(self, complete=self.complete and other.complete, **sums)
 
+    def __str__(self) -> str:
+        from depthchart.verify.telling import tell_report
+
+        return "\n".join(tell_report(self))
+
     def scaled(self, factor: int) -> Report:
         """The same report with counterexamples ``factor`` times as long."""
         return replace(self, found={kind: one.scaled(factor) for kind, one in self.found.items()})
