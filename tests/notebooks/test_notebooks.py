@@ -10,7 +10,7 @@ from nbformat.v4 import new_code_cell, new_output
 
 ROOT = Path(__file__).resolve().parents[2]
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
-SMALL = {"00_quickstart": "requests = 12"}  # added after the parameters cell
+SMALL = {"00_quickstart": "requests = 12", "01_checkpoint_geometry": "tokens = 3"}  # added after the parameters cell
 WIDGETS = "application/vnd.jupyter.widget-state+json"
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from depthchart.cache.allocator import check_segments
-from depthchart.cases.catalogue import Case, catalogue
+from depthchart.cases.catalogue import Case, catalogue, find_case
 from depthchart.cases.replay import Replay
 from depthchart.cases.script import load_script
 from depthchart.depth import RULES, Rule
@@ -73,10 +73,16 @@ def outcome_table(found: Mapping[str, Mapping[str, Outcome]] | None = None) -> p
     ).T
 
 
-def case_frames(case: Case, rule: str) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Nodes and checkpoints (columns.NODES, columns.CHECKPOINTS) at the end of a script or trace case, for the
-    checkpoint chart. Needs pandas. Raises ValueError for a case of another kind."""
+def case_frames(case: Case | str, rule: str) -> tuple[pd.DataFrame, pd.DataFrame, Geometry]:
+    """Nodes and checkpoints (columns.NODES, columns.CHECKPOINTS) at the end of a script or trace case, and its
+    geometry: ``checkpoint_chart(*case_frames("sglang-39115", "absolute"))``. Needs pandas.
+
+    Raises ValueError for an unknown case, or one that leaves no tree.
+    """
     from depthchart import frames
+
+    if isinstance(case, str):
+        case = find_case(case)
 
     if case.kind == "script":
         log = _replayed(case, RULES[rule]).log
@@ -84,7 +90,7 @@ def case_frames(case: Case, rule: str) -> tuple[pd.DataFrame, pd.DataFrame]:
         log = _simulated(case, RULES[rule]).log
     else:
         raise ValueError(f"case {case.id!r} is of kind {case.kind!r}: only scripts and traces leave a tree")
-    return frames.nodes(redraw(log)), frames.checkpoints(log)
+    return frames.nodes(redraw(log)), frames.checkpoints(log), Geometry(**case.geometry)
 
 
 # --- by kind ----------------------------------------------------------------------------------------------

@@ -100,7 +100,7 @@ def _files(report: Report, save: str | None, chart: str | None) -> None:
     if chart is not None:
         from depthchart.charts.checkpoint import checkpoint_chart
 
-        figure = checkpoint_chart(*smallest.frames(), smallest.loaded.geometry, title=smallest.title)
+        figure = checkpoint_chart(*smallest.frames(), title=smallest.title)
         with whole_file(chart) as draft:
             figure.savefig(draft)
 

@@ -14,6 +14,7 @@ from depthchart.cases.script import Script, UnwidenedTracking, load_script
 from depthchart.cases.story import tell
 from depthchart.depth import Rule
 from depthchart.files import write_text
+from depthchart.geometry import Geometry
 from depthchart.redraw import redraw
 from depthchart.verify.bounds import Bounds, Plan
 from depthchart.verify.world import Fault, Step
@@ -95,14 +96,14 @@ class Counterexample:
         """A heading for a figure."""
         return f"{self.script['rule']}: {self.fault.kind} after {self.tokens} tokens"
 
-    def frames(self) -> tuple[pd.DataFrame, pd.DataFrame]:
-        """Nodes and checkpoints after the last step (columns.NODES, columns.CHECKPOINTS), for the checkpoint chart:
-        ``checkpoint_chart(*one.frames(), one.loaded.geometry)``. Needs pandas."""
+    def frames(self) -> tuple[pd.DataFrame, pd.DataFrame, Geometry]:
+        """Nodes and checkpoints after the last step (columns.NODES, columns.CHECKPOINTS), and the geometry:
+        ``checkpoint_chart(*one.frames())``. Needs pandas."""
         from depthchart import frames
 
         run = Replay(self.loaded)
         run.run()
-        return frames.nodes(redraw(run.log)), frames.checkpoints(run.log)
+        return frames.nodes(redraw(run.log)), frames.checkpoints(run.log), self.loaded.geometry
 
     def save(self, path: str | os.PathLike[str]) -> Path:
         """Write the script as JSON for ``depthchart replay``."""

@@ -83,6 +83,11 @@ class Report:
 
         return "\n".join(tell_report(self))
 
+    def _repr_html_(self) -> str:
+        from html import escape
+
+        return f"<pre>{escape(str(self))}</pre>"
+
     def scaled(self, factor: int) -> Report:
         """The same report with counterexamples ``factor`` times as long."""
         return replace(self, found={kind: one.scaled(factor) for kind, one in self.found.items()})
