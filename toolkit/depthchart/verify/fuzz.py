@@ -283,7 +283,7 @@ class _Life:
         try:
             yield
         finally:
-            del allocator.allocate  # type: ignore[method-assign]
+            del allocator.allocate
 
     @contextmanager
     def _no_slots(self) -> Iterator[None]:
