@@ -57,7 +57,6 @@ class FuzzReport:
     injected: Counter[str] = field(default_factory=Counter)
     checks: int = 0
     lives: int = 0
-    donated: int = 0
     reused_tokens: int = 0
     lost_pages: int = 0
     lost_slots: int = 0
@@ -212,11 +211,9 @@ class _Life:
             self._leave(self.life.retract, self.dice.choice(others))
 
     def _leave(self, how: Callable[[Sequence], Any], sequence: Sequence) -> None:
-        before = self.memory.tree.evictable_states
         if self.dice.random() < 0.1:  # the next turn of a conversation, or a resumed request
             self.texts[self.dice.randrange(len(self.texts))] = sequence.text.runs
         how(sequence)
-        self.report.donated += self.memory.tree.evictable_states > before
         del self.goals[sequence.request]
 
     def _evict(self) -> None:
