@@ -39,7 +39,8 @@ class Bounds:
     evictions: most evictions by name (tight pools evict more by themselves).
     cuts: ``"any"``: other rows may leave a step any budget; ``"page"``: whole pages only, as in an engine that
         continues one prefill at a time and decodes in steps of their own.
-    pools: ``"roomy"``: nothing is evicted unless a step says so; ``"tight"``: one request and a page more.
+    pools: ``"roomy"``: nothing is evicted unless a step says so; ``"tight"``: pages for half of the
+        tokens, and slots for one request, the state that it matched, and one more (longer texts are rejected).
     decode_grid: ``"lcm"``: decode checkpoints on lcm(grid, interval); ``"interval"``: as before sglang#35412.
 
     Raises ValueError naming the bound, its value and what is legal.
@@ -146,6 +147,6 @@ def _plan(geometry: Geometry, pool: str, bounds: Bounds) -> Plan:
     page = geometry.tree_page
     longest = -(-(bounds.tokens + 1) // page) * page
     if pool == "tight":
-        return Plan(geometry, pool, longest + page, 5)
+        return Plan(geometry, pool, -(-bounds.tokens // (2 * page)) * page, 5)
     # every request's row, and a page more each; three slots each and one for every state ever donated
     return Plan(geometry, pool, bounds.requests * (2 * longest + page), bounds.requests * 4 + bounds.tokens)

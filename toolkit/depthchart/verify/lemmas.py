@@ -35,14 +35,18 @@ from depthchart.geometry import Geometry
 __all__ = ["broken_premise"]
 
 
-def broken_premise(rule: Rule, geometry: Geometry, prefix: int, end: int, branch: int | None = None) -> str | None:
+def broken_premise(
+    rule: Rule, geometry: Geometry, prefix: int, end: int, branch: int | None = None
+) -> str | None:
     """Which premise of the lemma one decision breaks, in words; None where it holds (or nothing is donated).
 
     ``branch`` must be a multiple of the checkpoint grid, as the tree names it, or None.
     """
     for depth in rule(geometry, prefix, end, branch).depths:
         if depth % geometry.tree_page:
-            return f"depth {depth} is not a multiple of the tree page {geometry.tree_page}: no node ends there"
+            return (
+                f"depth {depth} is not a multiple of the tree page {geometry.tree_page}: no node ends there"
+            )
         stored = rule.stored_depth(geometry, prefix, end, depth)
         if stored != depth:
             return f"depth {depth} is off the chunk grid: the kernel stores the state after {stored} tokens"

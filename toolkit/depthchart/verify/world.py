@@ -235,7 +235,8 @@ class World:
         last = self.history[-1]
         if last["op"] == "decode" and last["id"] == name:
             return  # two decodes in a row are one longer decode
-        for count in range(1, tokens + 1):
+        room = self.plan.kv_tokens - sequence.computed  # a scheduler rejects what could never fit
+        for count in range(1, min(tokens, room) + 1):
             yield Move(({"op": "decode", "id": name, "tokens": count},), count)
 
     def _requests(self, tokens: int, begun: int) -> Iterator[Move]:
@@ -246,7 +247,8 @@ class World:
             runs = [] if prefix is None else self.replay._named(index.text_of(prefix))
             shared = len(ids) * page
             matched = tree.lookup(ids).tokens
-            for fresh in range(0 if shared else 1, tokens - (shared - matched) + 2):
+            longest = min(tokens - (shared - matched) + 1, self.plan.kv_tokens - shared)
+            for fresh in range(0 if shared else 1, longest + 1):
                 text = [*runs, [name, fresh]] if fresh else runs
                 yield Move(({"op": "request", "id": name, "tokens": text},), 0)
 
