@@ -93,7 +93,7 @@ def test_a_refusal_that_keeps_what_it_took(monkeypatch):
         return real(self, pages, spare)
 
     monkeypatch.setattr(Memory, "take_pages", leaky)
-    one = found(replace(TINY, pools=("tight",), tokens=5, tokens_together=5, together=2))
+    one = found(replace(TINY, pools=("tight",), tokens=5, tokens_together=5))
     assert one is not None
     assert one.fault.kind in ("lost or doubly owned", "no progress")
 
