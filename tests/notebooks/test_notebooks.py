@@ -10,7 +10,12 @@ from nbformat.v4 import new_code_cell, new_output
 
 ROOT = Path(__file__).resolve().parents[2]
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
-SMALL = {"00_quickstart": "requests = 12", "01_checkpoint_geometry": "tokens = 3"}  # added after the parameters cell
+SMALL = {  # added after the parameters cell
+    "00_quickstart": "requests = 12",
+    "01_checkpoint_geometry": "tokens = 3",
+    "03_wrong_state": "output_tokens, turns = 8, 3",
+    "07_dcp": "output_tokens, processes = 4, 2",
+}
 WIDGETS = "application/vnd.jupyter.widget-state+json"
 
 
@@ -81,6 +86,24 @@ def test_quickstart_shows_a_picture_for_each_part():
         if "image/svg+xml" in out.data
     )
     assert "has read 576 (+64)" in str(svg)
+
+
+def test_wrong_state_shows_the_tokens_counted_twice():
+    notebook = executed(ROOT / "notebooks" / "03_wrong_state.ipynb")
+    outputs = [out.get("data", {}) for cell in notebook.cells for out in cell.get("outputs", [])]
+    pictures = [str(data["image/svg+xml"]) for data in outputs if "image/svg+xml" in data]
+    assert len(pictures) == 4
+    assert "64 tokens read twice" in pictures[0]
+    assert "first changed token" in pictures[0]
+    assert "128 tokens read twice" in pictures[2]
+
+
+def test_dcp_shows_equal_answers():
+    notebook = executed(ROOT / "notebooks" / "07_dcp.ipynb")
+    tables = [out.data["text/html"] for c in notebook.cells for out in c.get("outputs", []) if "text/html" in out.data]
+    compared = next(table for table in tables if "processes" in table)
+    assert "False" not in compared
+    assert compared.count("True") == 3
 
 
 def test_an_error_in_an_output_widget_is_found():

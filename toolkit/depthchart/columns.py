@@ -78,3 +78,36 @@ STEPS: Final = (
 )
 
 EVENTS: Final = ("time_s", "step", "event", "request", "node_id", "detail")
+
+# One row per text position that a request computed, with reuse against without.
+DIVERGENCE: Final = (
+    "position_tokens",
+    "largest_difference",  # of the logits; their spread is about one
+    "mean_difference",
+    "next_token",  # the greedy choice with reuse
+    "right_token",  # and without
+)
+
+# One row per turn of a growing text whose checkpoints were stored in ``checkpoint_dtype``.
+PRECISION: Final = (
+    "checkpoint_dtype",
+    "reuses",  # how many stored checkpoints lie between the text's start and this turn
+    "reused_tokens",
+    "computed_tokens",
+    "largest_difference",
+    "mean_difference",
+    "same_choice",  # share of positions with the same greedy token
+    "checkpoint_bytes",
+)
+
+# One row per DCP size.
+DCP: Final = (
+    "dcp_size",
+    "tree_page_tokens",
+    "rank_kv_bytes",  # of the pages in use, at most, on one rank
+    "sent_bytes_per_step",  # what a rank sends to the others in a decode step
+    "sent_bytes_per_token",  # and for each token that such steps give
+    "reused_tokens",
+    "largest_difference",  # of the logits, against one rank
+    "same_tokens",  # whether the sampled tokens are those of one rank
+)

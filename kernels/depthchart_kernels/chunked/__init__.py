@@ -1,0 +1,1 @@
+"""The CPU's fast path: chunk forms in plain torch."""
