@@ -27,8 +27,7 @@ from unittest import mock
 import torch
 
 from depthchart import Geometry
-from depthchart.engine import Engine, build_model, preset
-from depthchart.engine import attention, executor, mixers, pools, ranks
+from depthchart.engine import Engine, attention, build_model, executor, mixers, pools, preset, ranks
 from depthchart.files import whole_file
 from depthchart.scheduler.lifecycle import Lifecycle
 from depthchart.scheduler.loop import Scheduler
@@ -81,7 +80,16 @@ class Ledger:
 @contextmanager
 def charged(ledger):
     """Patch every door between the accounts."""
-    scans = ["causal_conv1d", "causal_conv1d_step", "gated_delta", "gated_delta_step", "kda", "kda_step", "ssd", "ssd_step"]
+    scans = [
+        "causal_conv1d",
+        "causal_conv1d_step",
+        "gated_delta",
+        "gated_delta_step",
+        "kda",
+        "kda_step",
+        "ssd",
+        "ssd_step",
+    ]
     doors = [(mixers.kernels, name, "kernels") for name in scans]
     doors += [(attention, "paged_attention", "kernels"), (ranks, "merge_attention", "kernels")]
     doors += [(pools, "copy_states", "kernels"), (torch.nn.functional, "linear", "kernels")]

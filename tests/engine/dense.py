@@ -16,7 +16,9 @@ def dense_logits(model, texts):
     x = weights["embedding"][ids]
     for at, kind in enumerate(config.pattern):
         part = {
-            name.removeprefix(f"blocks.{at}."): w for name, w in weights.items() if name.startswith(f"blocks.{at}.")
+            name.removeprefix(f"blocks.{at}."): w
+            for name, w in weights.items()
+            if name.startswith(f"blocks.{at}.")
         }
         x = x + BLOCKS[kind](norm(x, weights[f"norms.{at}.weight"]), part, config)
     spread = 0.15  # of the embeddings: the head divides by it, so that logits spread by about one

@@ -22,7 +22,9 @@ key, wait_s = "prefix", 0.0
 
 if rank == 0 and scenario == "reader-fails":
     whole = store.read
-    store.read = lambda key, layer: whole(key, layer) if layer < 2 else (_ for _ in ()).throw(OSError("disk on fire"))
+    store.read = lambda key, layer: (
+        whole(key, layer) if layer < 2 else (_ for _ in ()).throw(OSError("disk on fire"))
+    )
 if rank == 0 and scenario in ("reader-dies", "reader-hangs"):
     whole = store.read
 

@@ -56,7 +56,9 @@ def test_bytes_exchanged_for_a_token(sweep):
     assert (frame["sent_bytes_per_step"] >= frame["sent_bytes_per_token"]).all()
 
 
-@pytest.mark.parametrize("ranks", [2, pytest.param(4, marks=pytest.mark.slow), pytest.param(8, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "ranks", [2, pytest.param(4, marks=pytest.mark.slow), pytest.param(8, marks=pytest.mark.slow)]
+)
 def test_processes_give_what_one_rank_gives(ranks):
     """Started by torchrun; each process holds one share of the KV and sees the others' through gloo."""
     found, logits = run_processes(ranks, output_tokens=8)
@@ -74,7 +76,7 @@ def test_processes_give_what_one_rank_gives(ranks):
 
 @pytest.mark.slow
 def test_a_failing_rank_is_told_of():
-    with pytest.raises(RuntimeError, match="2 ranks failed: .*page_size=24"):
+    with pytest.raises(RuntimeError, match=r"2 ranks failed: .*page_size=24"):
         run_processes(2, page_size=24)
 
 

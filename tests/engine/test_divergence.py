@@ -65,7 +65,9 @@ def test_the_difference_is_that_of_a_text_with_the_tokens_doubled():
     from depthchart.engine import build_model, preset
 
     model = build_model(preset("kimi-linear", pattern=("kda",), vocab=64, width=32), chunk_width=16)
-    engine = Engine(model, SEED, "prefix_relative", kv_tokens=8192, state_slots=12, strict=False, record="all")
+    engine = Engine(
+        model, SEED, "prefix_relative", kv_tokens=8192, state_slots=12, strict=False, record="all"
+    )
     text = torch.randint(64, [700], generator=torch.Generator().manual_seed(3)).tolist()
     engine.submit("neighbour", text[::-1] + text[:260], 1)  # 960 tokens: 64 of the step's 1,024 are left
     engine.generate("first", text[:604], 1)
@@ -102,7 +104,7 @@ def test_states_off_the_chunk_grid_are_exact(model, geometry, cut):
 
 
 def test_an_impossible_cut_is_refused():
-    with pytest.raises(ValueError, match="cut=70: must be a multiple of page_size=64 .* nearest legal: 64"):
+    with pytest.raises(ValueError, match=r"cut=70: must be a multiple of page_size=64 .* nearest legal: 64"):
         divergence(small_model("kimi-linear"), SEED, "absolute", Scenario(cut=70))
 
 
@@ -127,7 +129,10 @@ def test_precision_sweep(model):
 
 def test_checkpoint_bytes_by_hand():
     """kimi-linear, small: 3 KDA layers, 2 heads of 8 × 12, windows of (2·16 + 24) channels × 3 tokens."""
-    rows = {d: reuse_chain(small_model("kimi-linear"), CHAIN, "page_exact", d, turns=1)[0] for d in ("fp32", "int8")}
+    rows = {
+        d: reuse_chain(small_model("kimi-linear"), CHAIN, "page_exact", d, turns=1)[0]
+        for d in ("fp32", "int8")
+    }
     state, window = 2 * 8 * 12, (2 * 2 * 8 + 2 * 12) * 3
     assert rows["fp32"].checkpoint_bytes == 3 * 4 * (state + window)
     assert rows["int8"].checkpoint_bytes == 3 * (state + 4 * 2 * 8 + 2 * window)
@@ -138,7 +143,7 @@ def test_a_chain_resumes_every_turn():
     assert [row.reuses for row in rows] == list(range(6))
     # a match stops one token before the end: at the last page of the turn before
     assert [row.reused_tokens for row in rows] == [0, *(48 * n // 32 * 32 for n in range(1, 6))]
-    with pytest.raises(ValueError, match="turn_tokens=31: .* nearest legal: 32"):
+    with pytest.raises(ValueError, match=r"turn_tokens=31: .* nearest legal: 32"):
         reuse_chain(small_model("nemotron-h"), CHAIN, "absolute", "int8", turn_tokens=31)
 
 
@@ -164,7 +169,11 @@ def test_figures_say_what_they_show(theme):
     assert list(frame.columns) == list(DIVERGENCE)
     assert frame["position_tokens"].tolist() == list(range(512, 651))
     fig = divergence_chart(
-        {"prefix_relative": frame}, (512, 576), {"prefix_relative": found.first_changed}, found.prompt, theme=theme
+        {"prefix_relative": frame},
+        (512, 576),
+        {"prefix_relative": found.first_changed},
+        found.prompt,
+        theme=theme,
     )
     (line,) = [x for x in fig.axes[0].lines if x.get_label() == "prefix_relative"]
     assert line.get_ydata().max() == pytest.approx(found.largest)

@@ -63,7 +63,7 @@ def test_bad_configurations(change, message):
 
 
 def test_unknown_preset():
-    with pytest.raises(ValueError, match="preset='kimi': must be one of .*; nearest: 'kimi-linear'"):
+    with pytest.raises(ValueError, match=r"preset='kimi': must be one of .*; nearest: 'kimi-linear'"):
         preset("kimi")
 
 
@@ -112,7 +112,7 @@ def test_token_ids():
     named = token_ids(((7, 0, 1000), (7, 10, 5)), 128)
     assert named[1000:].tolist() == named[10:15].tolist()
     assert len(set(named.tolist())) > 100
-    assert 0 <= named.min()
+    assert named.min() >= 0
     assert named.max() < 128
     with pytest.raises(ValueError, match=r"token 1 is 128; the model knows \[0, 128\); nearest legal: 127"):
         token_ids(raw([5, 128]), 128)
@@ -167,7 +167,10 @@ def test_attention_on_scattered_pages(ranks):
     config = preset("qwen3-next", pattern=("gqa",))
     page, texts, starts = 16, [45, 30, 3], [20, 29, 2]
     dice = torch.Generator().manual_seed(ranks)
-    table, pool = RowTable(4, 64, page), KVPool(config, 160, page, ranks=ranks, local=range(ranks), dtype=torch.float64)
+    table, pool = (
+        RowTable(4, 64, page),
+        KVPool(config, 160, page, ranks=ranks, local=range(ranks), dtype=torch.float64),
+    )
     pages = torch.randperm(10, generator=dice).tolist()
     rows, kv = [], []
     for name, length in enumerate(texts):
@@ -221,7 +224,9 @@ def test_sampling_is_a_function_of_request_and_position():
     assert warm.pick(logits, "a", 7) == warm.pick(logits, "a", 7)
     drawn = {warm.pick(logits, "a", at) for at in range(100)}
     assert len(drawn) > 10
-    assert [warm.pick(logits, "b", at) for at in range(20)] != [warm.pick(logits, "a", at) for at in range(20)]
+    assert [warm.pick(logits, "b", at) for at in range(20)] != [
+        warm.pick(logits, "a", at) for at in range(20)
+    ]
     few = {Sampling(temperature=5.0, top_k=3).pick(logits, "a", at) for at in range(100)}
     assert few == set(logits.topk(3).indices.tolist())
     with pytest.raises(ValueError, match=r"temperature=-1: must be at least 0"):
@@ -272,7 +277,9 @@ def test_greedy_tokens_with_reuse_are_those_without():
 
 def test_the_executor_takes_the_simulators_place():
     """One trace, its outputs forced on the engine: the same schedule, event for event, as in the simulator."""
-    trace = chat(3, requests=12, turns=(2, 4), system_tokens=(24, 24), user_tokens=(5, 30), output_tokens=(4, 20))
+    trace = chat(
+        3, requests=12, turns=(2, 4), system_tokens=(24, 24), user_tokens=(5, 30), output_tokens=(4, 20)
+    )
     logs = []
     for real in (False, True):
         memory = Memory(G, 1024, 16)

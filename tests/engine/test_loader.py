@@ -37,8 +37,11 @@ def run(scenario, folder, ranks):
     started = [
         subprocess.Popen(
             [sys.executable, script, scenario, str(folder), str(rank), str(ranks)],
-            env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-        )  # fmt: skip
+            env=env,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
         for rank in range(ranks)
     ]
     said = []
@@ -56,7 +59,8 @@ def run(scenario, folder, ranks):
 def truth(folder, key="prefix"):
     store = LayerStore(folder)
     return [
-        as_layer(store.read(key, at), stored).double().sum().item() for at, stored in enumerate(store.layers(key))
+        as_layer(store.read(key, at), stored).double().sum().item()
+        for at, stored in enumerate(store.layers(key))
     ]
 
 

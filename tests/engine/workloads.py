@@ -11,7 +11,16 @@ from depthchart import Geometry
 from depthchart.cache.eviction import POLICIES
 from depthchart.engine import PRESETS, Engine, build_model, preset
 from depthchart.engine.executor import Logits
-from depthchart.events import Aborted, Donated, Extended, Matched, NodeRemoved, Retracted, StateDropped, Tracked
+from depthchart.events import (
+    Aborted,
+    Donated,
+    Extended,
+    Matched,
+    NodeRemoved,
+    Retracted,
+    StateDropped,
+    Tracked,
+)
 from depthchart.scheduler.reserve import OutputReserve
 
 VOCAB = 128
@@ -71,13 +80,13 @@ class Lived:
 _MODELS = {}
 
 
-def small_model(name, seed=0, **options):
+def small_model(name, seed=0, *, dtype=torch.float32, device="cpu", **sizes):
     """Models are frozen: one of each kind serves all tests."""
-    key = name, seed, tuple(options.items())
+    key = name, seed, dtype, device, tuple(sizes.items())
     if key not in _MODELS:
-        heads = {"kimi-linear": 2, "nemotron-h": 1}.get(name, 1)
-        config = preset(name, seed=seed, key_heads=heads, **SMALL)
-        _MODELS[key] = build_model(config, chunk_width=16, **options)
+        heads = {"kimi-linear": 2}.get(name, 1)
+        config = preset(name, seed=seed, key_heads=heads, **{**SMALL, **sizes})
+        _MODELS[key] = build_model(config, chunk_width=16, dtype=dtype, device=device)
     return _MODELS[key]
 
 
@@ -89,7 +98,9 @@ def live(seed, *, turns=3, model_options=None, **options):
     longest = 40 + 3 * geometry.tree_page
     tight = dice.random() < 0.5  # decoding requests outgrow the pool: somebody is retracted
     output = 40 if tight else 16
-    pages = -(-(longest + output) * (1 if tight else 2) // geometry.tree_page) + dice.randrange(1, 2 if tight else 14)
+    pages = -(-(longest + output) * (1 if tight else 2) // geometry.tree_page) + dice.randrange(
+        1, 2 if tight else 14
+    )
     engine = Engine(
         model,
         geometry,
@@ -147,7 +158,9 @@ def _drive(lived, dice, longest, turns, output):
         for name in [name for name in busy if name in engine.scheduler.done]:
             number = busy.pop(name)
             grown = engine.text(name) + [dice.randrange(VOCAB) for _ in range(dice.randrange(1, 9))]
-            sessions[number] = grown if len(grown) < longest else sessions[number][: dice.randrange(1, longest)]
+            sessions[number] = (
+                grown if len(grown) < longest else sessions[number][: dice.randrange(1, longest)]
+            )
 
 
 def _poison_free(engine):

@@ -100,7 +100,12 @@ def test_wrong_state_shows_the_tokens_counted_twice():
 
 def test_dcp_shows_equal_answers():
     notebook = executed(ROOT / "notebooks" / "07_dcp.ipynb")
-    tables = [out.data["text/html"] for c in notebook.cells for out in c.get("outputs", []) if "text/html" in out.data]
+    tables = [
+        out.data["text/html"]
+        for c in notebook.cells
+        for out in c.get("outputs", [])
+        if "text/html" in out.data
+    ]
     compared = next(table for table in tables if "processes" in table)
     assert "False" not in compared
     assert compared.count("True") == 3

@@ -151,20 +151,20 @@ class _Arrivals:
             due = now_s + request.think_s if self.mode == "closed" else max(now_s, request.arrival_s)
             heapq.heappush(self.heap, (due, at, request))
 
-    def due(self, now_s: float) -> Iterable[TraceRequest]:
+    def due(self, now_s: float) -> Iterable[tuple[TraceRequest, float]]:
         while self.heap and self.heap[0][0] <= now_s:
-            yield heapq.heappop(self.heap)[2]
+            due_s, _, request = heapq.heappop(self.heap)
+            yield request, due_s
 
 
 def _drive(scheduler: Scheduler, trace: Trace, mode: str, run: Run, progress: bool) -> None:
     arrivals = _Arrivals(trace, mode)
-    told = 0
     with _bar(len(trace), progress) as advance:
         while arrivals.heap or not scheduler.idle:
             if scheduler.idle:
                 scheduler.now_s = max(scheduler.now_s, arrivals.heap[0][0])
-            for request in arrivals.due(scheduler.now_s):
-                scheduler.submit(request)
+            for request, due_s in arrivals.due(scheduler.now_s):
+                scheduler.submit(request, due_s)
             try:
                 record = scheduler.step()
             except InvariantError as error:
@@ -172,10 +172,9 @@ def _drive(scheduler: Scheduler, trace: Trace, mode: str, run: Run, progress: bo
                 return
             if record is not None:
                 run.records.append(record)
-            for name in list(scheduler.done)[told:]:
+            for name in scheduler.take_ended():
                 arrivals.finished(name, scheduler.now_s)
                 advance(1)
-            told = len(scheduler.done)
 
 
 def _fault(error: DepthchartError, scheduler: Scheduler) -> Fault:

@@ -30,7 +30,8 @@ def dcp_chart(frame: pd.DataFrame, *, title: str | None = None, theme: str = "li
             ax.set_xlabel("DCP ranks")
         panels[2].set_xlabel("DCP ranks (tree page, tokens)")
         pages = [
-            f"{size}\n({page:,})" for size, page in zip(frame["dcp_size"], frame["tree_page_tokens"], strict=True)
+            f"{size}\n({page:,})"
+            for size, page in zip(frame["dcp_size"], frame["tree_page_tokens"], strict=True)
         ]
         panels[2].set_xticks(range(len(frame)), pages)
         if title:

@@ -48,7 +48,9 @@ def divergence_chart(
         fig = figure(10, 4.2, theme=theme)
         ax = fig.subplots()
         if twice is not None and twice[0] < twice[1]:
-            ax.axvspan(*twice, color=c.misplaced, alpha=0.14, lw=0, label=f"{twice[1] - twice[0]} tokens read twice")
+            ax.axvspan(
+                *twice, color=c.misplaced, alpha=0.14, lw=0, label=f"{twice[1] - twice[0]} tokens read twice"
+            )
         for (label, frame), colour, line in zip(runs.items(), _colours(c), _LINES, strict=False):
             require_columns(frame, DIVERGENCE, f"runs[{label!r}]")
             x = frame["position_tokens"].to_numpy(dtype=float)
@@ -85,7 +87,9 @@ def token_chart(
     """
     for label, tokens in outputs.items():
         if len(tokens) != len(right):
-            raise ValueError(f"outputs[{label!r}]: {len(tokens)} tokens; right has {len(right)}, they must agree")
+            raise ValueError(
+                f"outputs[{label!r}]: {len(tokens)} tokens; right has {len(right)}, they must agree"
+            )
     rows = {"without reuse": list(right), **outputs}
     shown = min(len(right), 24)
     with style(theme) as c:
@@ -97,7 +101,9 @@ def token_chart(
                 ax.add_patch(_box(x, y, c, wrong))
                 ax.text(x + 0.5, y + 0.5, str(tokens[x]), ha="center", va="center", size=7.5,
                         color=c.paper if wrong else c.ink)  # fmt: skip
-        ax.set(xlim=(0, shown), ylim=(len(rows), 0), xlabel="sampled token (a white id on dark is a wrong one)")
+        ax.set(
+            xlim=(0, shown), ylim=(len(rows), 0), xlabel="sampled token (a white id on dark is a wrong one)"
+        )
         ax.set_yticks([y + 0.5 for y in range(len(rows))], list(rows))
         ax.set_xticks([x + 0.5 for x in range(0, shown, 4)], [str(x + 1) for x in range(0, shown, 4)])
         ax.grid(False)
@@ -130,7 +136,9 @@ def precision_chart(frame: pd.DataFrame, *, title: str | None = None, theme: str
                 low, middle, high = (g.to_numpy().clip(min=least) for g in (
                     grouped.min(), grouped.median(), grouped.max()))  # fmt: skip
                 ax.fill_between(x, low, high, color=colour, alpha=0.15, lw=0)
-                ax.plot(x, middle, color=colour, ls=line, marker="o", ms=4, label=label if ax is left else None)
+                ax.plot(
+                    x, middle, color=colour, ls=line, marker="o", ms=4, label=label if ax is left else None
+                )
         left.set(yscale="log", ylabel="largest difference of logits", xlabel="checkpoints reused before")
         right.set(ylabel="positions with the same greedy token", xlabel="checkpoints reused before")
         right.set_ylim(top=1.005)

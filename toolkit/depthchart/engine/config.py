@@ -65,9 +65,7 @@ class ModelConfig:
             value = getattr(self, field.name)
             least = 0 if field.name in ("rope_dim", "seed") else 2 if field.name == "conv_width" else 1
             if isinstance(value, int) and value < least:
-                raise ValueError(
-                    f"{field.name}={value}: must be at least {least}; nearest legal: {least}"
-                )
+                raise ValueError(f"{field.name}={value}: must be at least {least}; nearest legal: {least}")
         for name, groups in (("heads", "kv_heads"), ("state_heads", "key_heads")):
             _check_groups(name, getattr(self, name), groups, getattr(self, groups))
         if self.rope_dim % 2 or self.rope_dim > self.head_dim:

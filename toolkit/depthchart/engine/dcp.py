@@ -60,7 +60,10 @@ def conversations(
     """A document of ``shared`` tokens, and prompts that go on from it with ``fresh`` tokens of their own (ids)."""
     dice = random.Random(seed)
     document = [dice.randrange(vocab) for _ in range(shared)]
-    return [document, *(document + [dice.randrange(vocab) for _ in range(fresh)] for _ in range(requests - 1))]
+    return [
+        document,
+        *(document + [dice.randrange(vocab) for _ in range(fresh)] for _ in range(requests - 1)),
+    ]
 
 
 @torch.no_grad()
@@ -82,7 +85,9 @@ def run_dcp(
     peak = decode_bytes = decode_steps = decoded = 0
     for wave in (prompts[:1], prompts[1:]):
         for prompt in wave:
-            engine.submit(f"r{len(engine.scheduler.done) + len(engine.scheduler.waiting)}", prompt, output_tokens)
+            engine.submit(
+                f"r{len(engine.scheduler.done) + len(engine.scheduler.waiting)}", prompt, output_tokens
+            )
         while True:
             before = executor.ranks.sent_bytes
             record = engine.scheduler.step()
@@ -102,7 +107,9 @@ def run_dcp(
         sent_bytes=executor.ranks.sent_bytes,
         reused_tokens=sum(event.tokens for event in engine.log.of(Matched)),
         outputs={name: engine.output(name) for name in names},
-        logits=torch.stack([engine.logits[name][at] for name in names for at in sorted(engine.logits[name])]).cpu(),
+        logits=torch.stack(
+            [engine.logits[name][at] for name in names for at in sorted(engine.logits[name])]
+        ).cpu(),
     )
 
 
@@ -155,7 +162,9 @@ def dcp_sweep(
     from depthchart.columns import DCP
 
     prompts = conversations(model.config.vocab, seed=seed)
-    alone = run_dcp(model, Geometry(page_size, 1, chunk_width), prompts, output_tokens=output_tokens, rule=rule)
+    alone = run_dcp(
+        model, Geometry(page_size, 1, chunk_width), prompts, output_tokens=output_tokens, rule=rule
+    )
     rows = []
     for size in sizes:
         geometry = Geometry(page_size, size, chunk_width)
@@ -194,7 +203,12 @@ def compare_processes(
     from depthchart.engine.model import build_model
 
     found, logits = run_processes(
-        size, preset=preset, page_size=page_size, chunk_width=chunk_width, output_tokens=output_tokens, seed=seed
+        size,
+        preset=preset,
+        page_size=page_size,
+        chunk_width=chunk_width,
+        output_tokens=output_tokens,
+        seed=seed,
     )
     model = build_model(configuration(preset, seed=seed), chunk_width=16)
     prompts = conversations(model.config.vocab, seed=seed)
@@ -204,8 +218,22 @@ def compare_processes(
     )
     peak, sent = found["peak_kv_bytes"][0], found["sent_bytes"][0]
     rows = {
-        "one rank": (1, alone.peak_kv_bytes, alone.sent_bytes, alone.reused_tokens, alone.logits, alone.outputs),
-        "emulated": (size, emulated.peak_kv_bytes, emulated.sent_bytes, emulated.reused_tokens, emulated.logits, emulated.outputs),
+        "one rank": (
+            1,
+            alone.peak_kv_bytes,
+            alone.sent_bytes,
+            alone.reused_tokens,
+            alone.logits,
+            alone.outputs,
+        ),
+        "emulated": (
+            size,
+            emulated.peak_kv_bytes,
+            emulated.sent_bytes,
+            emulated.reused_tokens,
+            emulated.logits,
+            emulated.outputs,
+        ),
         "processes": (size, peak, sent, found["reused_tokens"], logits, found["outputs"]),
     }
     columns = ["ranks", "rank_kv_bytes", "sent_bytes", "reused_tokens", "largest_difference", "same_tokens"]

@@ -31,7 +31,9 @@ __all__ = ["main"]
 def main(argv: list[str] | None = None) -> None:
     """Join the group, run the workload, compare the ranks, write the result."""
     options = _options(argv)
-    cuda = torch.cuda.is_available() and torch.cuda.device_count() >= int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+    cuda = torch.cuda.is_available() and torch.cuda.device_count() >= int(
+        os.environ.get("LOCAL_WORLD_SIZE", "1")
+    )
     device = f"cuda:{os.environ.get('LOCAL_RANK', '0')}" if cuda else "cpu"
     if cuda:
         torch.cuda.set_device(device)
@@ -75,7 +77,9 @@ def _write(out: Path, run: DcpRun, everybody: list[Any]) -> None:
 
 
 def _options(argv: list[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="depthchart.engine.dcp_process", description="One DCP rank as a process.")
+    parser = argparse.ArgumentParser(
+        prog="depthchart.engine.dcp_process", description="One DCP rank as a process."
+    )
     parser.add_argument("--preset", choices=sorted(PRESETS), default="kimi-linear")
     parser.add_argument("--page-size", type=int, default=16, help="scheduler page, tokens")
     parser.add_argument("--chunk-width", type=int, default=16, help="chunk of the scan, tokens")

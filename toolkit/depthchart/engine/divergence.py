@@ -105,7 +105,9 @@ def divergence(
     budget = geometry.chunked_prefill_size
     first = [dice.randrange(vocab) for _ in range(plan.first)]
     second = first[: plan.shared] + [dice.randrange(vocab) for _ in range(plan.fresh)]
-    pages = sum(-(-tokens // geometry.tree_page) + 2 for tokens in (budget, len(first), len(second) + plan.output))
+    pages = sum(
+        -(-tokens // geometry.tree_page) + 2 for tokens in (budget, len(first), len(second) + plan.output)
+    )
     engine = Engine(
         model,
         geometry,
@@ -174,7 +176,9 @@ def _cold_output(model: HybridModel, prompt: Sequence[int], tokens: int) -> list
     """Greedy tokens without any reuse."""
     geometry = Geometry(page_size=16, chunk_width=16, chunked_prefill_size=max(16, len(prompt)))
     room = (-(-(len(prompt) + tokens) // 16) + 1) * 16
-    return Engine(model, geometry, kv_tokens=room, state_slots=4, record="none").generate("cold", prompt, tokens)
+    return Engine(model, geometry, kv_tokens=room, state_slots=4, record="none").generate(
+        "cold", prompt, tokens
+    )
 
 
 def _state_depth(engine: Engine, matched: Matched) -> int:

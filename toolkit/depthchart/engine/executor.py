@@ -76,7 +76,11 @@ class ModelExecutor:
         # Recurrent states stay float32 under a bfloat16 model: they add up over the whole text.
         wide = dtype if dtype == torch.float64 else torch.float32
         self.states = StatePools(
-            config, memory.states.total_slots, checkpoint_dtype=checkpoint_dtype, dtype=wide, device=self.device
+            config,
+            memory.states.total_slots,
+            checkpoint_dtype=checkpoint_dtype,
+            dtype=wide,
+            device=self.device,
         )
         self.table = RowTable(max_running, tokens, geometry.tree_page)
         self.watch, self.watch_all, self.stop = watch, watch_all, frozenset(stop)

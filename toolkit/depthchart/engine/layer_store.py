@@ -7,6 +7,7 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import BinaryIO
 
 import torch
 from torch import Tensor
@@ -49,7 +50,9 @@ class LayerStore:
             offset += size
         path = self._path(key)
         with whole_file(path) as draft, draft.open("wb") as file:
-            file.write(json.dumps([[s.offset, s.nbytes, s.shape, s.dtype] for s in described]).encode() + b"\n")
+            file.write(
+                json.dumps([[s.offset, s.nbytes, s.shape, s.dtype] for s in described]).encode() + b"\n"
+            )
             for layer in layers:
                 file.write(_bytes_of(layer.detach().cpu()).numpy().tobytes())
         return path
@@ -79,12 +82,14 @@ class LayerStore:
             raise ValueError(f"key={key!r}: must be a plain file name, such as 'prefix-1'")
         return self.folder / f"{key}.layers"
 
-    def _open(self, key: str):  # noqa: ANN202
+    def _open(self, key: str) -> BinaryIO:
         try:
             return self._path(key).open("rb")
         except FileNotFoundError:
             known = sorted(path.stem for path in self.folder.glob("*.layers"))
-            raise FileNotFoundError(f"key={key!r}: is not stored; there are {', '.join(known) or 'none'}") from None
+            raise FileNotFoundError(
+                f"key={key!r}: is not stored; there are {', '.join(known) or 'none'}"
+            ) from None
 
 
 def as_layer(data: Tensor, stored: StoredLayer) -> Tensor:

@@ -94,7 +94,9 @@ class LayerLoader:
         another rank failed, died or let ``timeout_s`` pass.
         """
         if self._broken:
-            raise LoadFailed(f"rank {self.rank}: this loader is broken ({self._broken}); make a new one on every rank")
+            raise LoadFailed(
+                f"rank {self.rank}: this loader is broken ({self._broken}); make a new one on every rank"
+            )
         self.events, self._began = [], time.perf_counter()
         plan = self._agree(key)
         layers = self._shared(plan) if plan.deduplicate and self.ranks > 1 else self._own(plan)
@@ -115,7 +117,9 @@ class LayerLoader:
         self._loads += 1
         told: list[tuple[int, str]] = [(0, "")] * self.ranks
         with self._between_ranks("before the first layer"):
-            dist.all_gather_object(told, (plan.digest if plan else -1, str(plan or problem)), group=self._group)
+            dist.all_gather_object(
+                told, (plan.digest if plan else -1, str(plan or problem)), group=self._group
+            )
         for rank, (digest, words) in enumerate(told):
             if digest == -1:
                 raise LoadFailed(f"rank {rank} cannot load {key!r}: {words}")
@@ -205,7 +209,9 @@ class LayerLoader:
         if status == _FAILED:
             raise LoadFailed(f"rank {READER} failed at layer {layer}: {bytes(data.tolist()).decode()}")
         if (layer, digest) != (at, plan.digest):
-            raise PlanMismatch(f"rank {self.rank} waits for layer {at} of [{plan}], but was sent layer {layer} of another")
+            raise PlanMismatch(
+                f"rank {self.rank} waits for layer {at} of [{plan}], but was sent layer {layer} of another"
+            )
         return data
 
     def _tell_failure(self, plan: LoadPlan, at: int, error: Exception) -> None:

@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import torch
-from depthchart_kernels import copy_states
 from torch import Tensor
 
 from depthchart.engine.config import ModelConfig
+from depthchart_kernels import copy_states
 
 __all__ = ["CHECKPOINT_DTYPES", "KVPool", "StatePools"]
 
@@ -101,9 +101,7 @@ class StatePools:
             for block in config.recurrent_layers
         ]
         self.windows = [
-            torch.full(
-                [slots, config.conv_channels(block), window], float("nan"), dtype=dtype, device=device
-            )
+            torch.full([slots, config.conv_channels(block), window], float("nan"), dtype=dtype, device=device)
             for block in config.recurrent_layers
         ]
         packed = checkpoint_dtype != "fp32"

@@ -13,8 +13,9 @@ from __future__ import annotations
 from typing import Any, Protocol
 
 import torch
-from depthchart_kernels import merge_attention
 from torch import Tensor
+
+from depthchart_kernels import merge_attention
 
 __all__ = ["EmulatedRanks", "ProcessRanks", "Ranks"]
 
@@ -64,7 +65,7 @@ class ProcessRanks:
             )
         self._dist, self._group = dist, group
         self.size, self.rank = dist.get_world_size(group), dist.get_rank(group)
-        self.local = (self.rank,)
+        self.local: tuple[int, ...] = (self.rank,)
         self.sent_bytes = 0
 
     def merge(self, output: Tensor, lse: Tensor) -> Tensor:

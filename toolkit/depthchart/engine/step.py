@@ -7,14 +7,14 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from depthchart_kernels import Batch as ScanBatch
-from depthchart_kernels import StepSlots, make_batch, make_step
 from torch import Tensor
 
 from depthchart.device import RowTable, batch_tensors
 from depthchart.engine.attention import AttentionPlan, plan_attention
 from depthchart.engine.vocabulary import token_ids
 from depthchart.scheduler.executor import Batch
+from depthchart_kernels import Batch as ScanBatch
+from depthchart_kernels import StepSlots, make_batch, make_step
 
 __all__ = ["StepPlan", "plan_step"]
 
@@ -68,9 +68,7 @@ def plan_step(
         prefill_tokens=int(cu[prefills]),
         scan=_scan(tensors.working.numpy(), tensors.from_zero.numpy(), cu, snapshots, prefills),
         decode=_decode(tensors.working.numpy()[prefills:], snapshots, prefills),
-        attention=plan_attention(
-            table, tensors.rows.tolist(), spans, ranks, local, device
-        ),
+        attention=plan_attention(table, tensors.rows.tolist(), spans, ranks, local, device),
         copies=tensors.copies.long().to(device),
         written=torch.from_numpy(snapshots[:, 2]).to(device),
         bounds=tuple(zip(cu[:-1].tolist(), cu[1:].tolist(), strict=True)),

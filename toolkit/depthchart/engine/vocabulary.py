@@ -24,7 +24,9 @@ def token_ids(runs: Runs, vocab: int) -> npt.NDArray[np.int64]:
     outside = np.flatnonzero(literal & (tokens >= vocab))
     if len(outside):
         at = int(outside[0])
-        raise ValueError(f"token {at} is {tokens[at]}; the model knows [0, {vocab}); nearest legal: {vocab - 1}")
+        raise ValueError(
+            f"token {at} is {tokens[at]}; the model knows [0, {vocab}); nearest legal: {vocab - 1}"
+        )
     mixed = _mix(tokens.astype(np.uint64)) % np.uint64(vocab)
     return np.where(literal, tokens, mixed.astype(np.int64))
 
