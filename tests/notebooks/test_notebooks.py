@@ -12,6 +12,7 @@ ROOT = Path(__file__).resolve().parents[2]
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
 SMALL = {  # added after the parameters cell
     "00_quickstart": "requests = 12",
+    "01_checkpoint_geometry": "tokens = 3",
     "02_trace_sweep": "requests, kv_tokens, state_slots = 25, [16384, 32768], [8, 24]",
     "03_wrong_state": "output_tokens, turns = 8, 3",
     "06_policy_lab": "requests = 25",
