@@ -119,8 +119,7 @@ def test_a_state_that_inherited_an_error_is_misplaced_too():
         cost=ONE_SECOND,
         strict=False,
     )
-    rows = run.checkpoints.set_index("request").loc["r3"].reset_index()
-    row = rows[rows["depth_tokens"] == 1024].iloc[0]
+    row = run.checkpoints.query("request == 'r3' and depth_tokens == 1024").iloc[0]
     assert (row["state_depth_tokens"], row["node_end_tokens"], row["outcome"]) == (1088, 1024, "misplaced")
     wrong = {
         entry.event.node_id for entry in run.log if isinstance(entry.event, Donated) and not entry.event.fits
