@@ -1,10 +1,11 @@
 """Run by test_triton.py in a process of its own under TRITON_INTERPRET=1: the Triton kernels at small sizes."""
 
-import depthchart_kernels as dk
 import pytest
 import torch
 from kernel_support import BF16, CASES, FP32, error, golden, random_call
 from test_paging import paged, plain
+
+import depthchart_kernels as dk
 
 OPS = ("gated_delta", "kda", "ssd")
 

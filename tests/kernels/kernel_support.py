@@ -6,9 +6,10 @@ import json
 from dataclasses import dataclass
 from pathlib import Path
 
-import depthchart_kernels as dk
 import numpy as np
 import torch
+
+import depthchart_kernels as dk
 
 GOLDEN = Path(__file__).parent / "golden"
 CASES = sorted(path.stem for path in GOLDEN.glob("*_*.npz") if path.stem != "gates_activations")

@@ -3,11 +3,12 @@
 import subprocess
 import sys
 
-import depthchart_kernels as dk
 import numpy as np
 import pytest
 import torch
 from kernel_support import POISON, random_call
+
+import depthchart_kernels as dk
 
 CU = [0, 5, 5, 9]
 

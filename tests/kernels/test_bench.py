@@ -4,6 +4,7 @@ import csv
 
 import pytest
 import torch
+
 from depthchart_kernels import bench
 
 

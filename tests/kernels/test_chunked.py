@@ -1,11 +1,12 @@
 """The chunked backend against the reference: goldens, hard gates, odd lengths, every width, every depth."""
 
-import depthchart_kernels as dk
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from kernel_support import BF16, CASES, FP32, POISON, error, golden, random_call
+
+import depthchart_kernels as dk
 
 OPS = ("gated_delta", "kda", "ssd")
 WIDTHS = (16, 32, 64, 128, 256)

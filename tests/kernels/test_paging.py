@@ -1,10 +1,11 @@
 """Pages, slots and attention over them, against plain Python and plain softmax."""
 
-import depthchart_kernels as dk
 import numpy as np
 import pytest
 import torch
 from kernel_support import FP32, POISON, error
+
+import depthchart_kernels as dk
 
 IMPLS = ["reference", "chunked"]
 

@@ -1,11 +1,12 @@
 """The specification against values that other implementations gave."""
 
-import depthchart_kernels as dk
 import numpy as np
 import pytest
 import torch
 from kernel_support import CASES, GOLDEN, POISON, error, golden
 from torch.nn.functional import conv1d, silu
+
+import depthchart_kernels as dk
 
 DISTANCE = 6e-7  # how far the recorded paths lie from each other
 

@@ -1,10 +1,11 @@
 """Decode steps: equal to a scan of one token, in place, with tracked copies and padding rows."""
 
-import depthchart_kernels as dk
 import numpy as np
 import pytest
 import torch
 from kernel_support import BF16, FP32, POISON, error, random_call
+
+import depthchart_kernels as dk
 
 ROWS = 5
 SLOTS, TRACK = [3, -1, 0, 7, 9], [4, -1, -1, 8, -1]

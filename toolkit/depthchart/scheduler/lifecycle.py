@@ -55,11 +55,12 @@ class Extend:
 @dataclass(frozen=True, slots=True)
 class Decode:
     """Plan of one decode row: run token ``position`` on ``working``; ``snapshot`` is a copy of the state
-    after it, where one is due."""
+    after it, where one is due. ``tokens`` is more than one where steps without a checkpoint are planned together."""
 
     sequence: Sequence
     position: int
     snapshot: Snapshot | None
+    tokens: int = 1
 
 
 class Lifecycle:
@@ -82,6 +83,7 @@ class Lifecycle:
         self.memory = memory
         self.geometry = memory.geometry
         self.rule = RULES[rule] if isinstance(rule, str) else rule
+        self.decode_grid = self.rule.decode_grid(self.geometry)
         self.spare_pages = spare_pages
         self.emit = emit
         self.publisher = Publisher(memory, strict=strict, emit=emit)
@@ -152,6 +154,7 @@ class Lifecycle:
     def commit_extend(self, plan: Extend) -> None:
         """Book a prefill row that the executor has run."""
         sequence = plan.sequence
+        self._make_way(sequence, plan.snapshots)
         self._write_tags(sequence, plan.prefix, plan.end, plan.snapshots)
         sequence.computed = plan.end
         wanted = plan.decision.depth if plan.decision.donate else None
@@ -175,27 +178,33 @@ class Lifecycle:
 
     # --- decode -------------------------------------------------------------------------------------------
 
-    def plan_decode(self, sequence: Sequence) -> Decode:
-        """Take what one decode step needs; raises PoolExhausted, taking nothing, without a page."""
-        end = sequence.computed + 1
+    def plan_decode(self, sequence: Sequence, tokens: int = 1) -> Decode:
+        """Take what one decode step needs, or ``tokens`` steps up to the next checkpoint at most; raises PoolExhausted,
+        taking nothing, without a page."""
+        end = sequence.computed + tokens
+        if not 1 <= tokens <= self.decode_grid - sequence.computed % self.decode_grid:
+            raise ValueError(
+                f"tokens={tokens}: must be at least 1 and not pass the next multiple of {self.decode_grid}"
+            )
         if end > len(sequence.text):
             raise ValueError(
-                f"request {sequence.request!r} has no token {sequence.computed}: append it before its decode step"
+                f"request {sequence.request!r} has no token {end - 1}: append it before its decode step"
             )
         self._take_row(sequence, end)
         snapshot = None
-        if end % self.geometry.track_grid == 0:
+        if end % self.decode_grid == 0:
             track = sequence.next_track
             snapshot = Snapshot(sequence.tracks[track], end, end, track)
-        return Decode(sequence, sequence.computed, snapshot)
+        return Decode(sequence, sequence.computed, snapshot, tokens)
 
     def commit_decode(self, plan: Decode) -> None:
         """Book a decode row that the executor has run."""
         sequence, snapshots = plan.sequence, () if plan.snapshot is None else (plan.snapshot,)
-        self._write_tags(sequence, plan.position, plan.position + 1, snapshots)
-        sequence.computed += 1
+        self._make_way(sequence, snapshots)
+        self._write_tags(sequence, plan.position, plan.position + plan.tokens, snapshots)
+        sequence.computed += plan.tokens
         for snapshot in snapshots:
-            self._track(sequence, snapshot, "decode", plan.position, snapshot.depth)
+            self._track(sequence, snapshot, "decode", snapshot.depth - 1, snapshot.depth)
 
     # --- leaving ------------------------------------------------------------------------------------------
 
@@ -268,12 +277,18 @@ class Lifecycle:
                 snapshots.append(Snapshot(slot, wanted, stored, None))
         return tuple(snapshots)
 
+    def _make_way(self, sequence: Sequence, snapshots: tuple[Snapshot, ...]) -> None:
+        """Give up what the ping-pong slots of these snapshots held, before it is overwritten."""
+        for snapshot in snapshots:
+            if snapshot.track is not None:
+                self.publisher.supersede(sequence, snapshot.track)
+
     def _track(self, sequence: Sequence, snapshot: Snapshot, kind: str, prefix: int, end: int) -> None:
         if snapshot.track is not None:
-            self.publisher.supersede(sequence, snapshot.track)
             sequence.next_track = (snapshot.track + 1) % TRACK_SLOTS
         sequence.tracked.append(snapshot)
-        self.emit(Tracked(sequence.request, kind, prefix, end, snapshot.wanted, snapshot.depth))
+        consumed = self.memory.states.consumed(snapshot.slot)
+        self.emit(Tracked(sequence.request, kind, prefix, end, snapshot.wanted, consumed))
 
     def _write_tags(self, sequence: Sequence, prefix: int, end: int, snapshots: tuple[Snapshot, ...]) -> None:
         """The shadow of what the executor did: working state and snapshots have consumed these tokens, on top

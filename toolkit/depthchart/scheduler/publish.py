@@ -107,8 +107,7 @@ class Publisher:
 
     def _taken(self, sequence: Sequence, snapshot: Snapshot) -> bool:
         """Whether the node that would hold the state has one."""
-        node = self.memory.tree.lookup(sequence.text.ids(snapshot.wanted)).node
-        return node.end == snapshot.wanted // self.page * self.page and node.state is not None
+        return self.memory.tree.has_state(sequence.text.ids(snapshot.wanted))
 
     def _donate_at_end(self, sequence: Sequence, last: Snapshot) -> None:
         pages = last.wanted // self.page
@@ -131,16 +130,20 @@ class Publisher:
         filed = self.memory.tree.file_state(node, snapshot.slot)
         assert filed
         sequence.tracked.remove(snapshot)
-        self.emit(Donated(sequence.request, node.node_id, snapshot.wanted, snapshot.depth, node.end))
+        consumed = self.memory.states.consumed(snapshot.slot)
+        self.emit(
+            Donated(sequence.request, node.node_id, snapshot.wanted, consumed, node.end, problem is None)
+        )
 
     def _drop(self, sequence: Sequence, snapshot: Snapshot, outcome: str, reason: str) -> None:
         sequence.tracked.remove(snapshot)
+        self._tell(sequence, snapshot, outcome, reason)
         if snapshot.track is None:
             self.memory.states.free(snapshot.slot)
-        self._tell(sequence, snapshot, outcome, reason)
 
     def _tell(self, sequence: Sequence, snapshot: Snapshot, outcome: str, reason: str) -> None:
-        self.emit(NotDonated(sequence.request, snapshot.wanted, snapshot.depth, outcome, reason))
+        consumed = self.memory.states.consumed(snapshot.slot)
+        self.emit(NotDonated(sequence.request, snapshot.wanted, consumed, outcome, reason))
 
     # --- KV -----------------------------------------------------------------------------------------------
 
