@@ -18,7 +18,15 @@ def test_simulate_prints_a_summary_and_writes_frames(capsys, tmp_path):
     assert "finished" in shown.out
     assert "assumed, not measured" in shown.out
     names = {file.name for file in (tmp_path / "run").iterdir()}
-    assert names == {"requests.csv", "steps.csv", "events.csv", "checkpoints.csv", "nodes.csv", "run.json"}
+    assert names == {
+        "requests.csv",
+        "steps.csv",
+        "events.csv",
+        "checkpoints.csv",
+        "nodes.csv",
+        "run.json",
+        "run.jsonl.gz",
+    }
     assert len(pd.read_csv(tmp_path / "run" / "requests.csv")) == 60
     facts = json.loads((tmp_path / "run" / "run.json").read_text())
     assert facts["geometry"]["dcp_size"] == 8

@@ -113,6 +113,7 @@ def simulate(
     )
     settings = {
         "trace": trace.name,
+        "requests": len(trace),
         "rule": chosen.name,
         "kv_tokens": memory.allocator.total_tokens,
         "state_slots": state_slots,
