@@ -102,6 +102,33 @@ def test_reuse_is_a_share_of_what_was_admitted():
     assert (summary["prompt_tokens"], summary["reused_tokens"], summary["reuse"]) == (18, 8, 8 / 18)
 
 
+def test_a_state_that_inherited_an_error_is_misplaced_too():
+    """r3 goes on from r2's wrong state and donates at 1024: the state has read 1024 + 64 tokens, and the frame,
+    the tree and the events say the same."""
+    requests = (
+        request(1, 576),
+        request(2, 604, 2, segment=50),
+        request(3, 1100, 1, at=100.0, segment=50),
+    )
+    run = simulate(
+        trace(*requests),
+        SEED,
+        "prefix_relative",
+        kv_tokens=8192,
+        state_slots=16,
+        cost=ONE_SECOND,
+        strict=False,
+    )
+    row = run.checkpoints.query("request == 'r3' and depth_tokens == 1024").iloc[0]
+    assert (row["state_depth_tokens"], row["node_end_tokens"], row["outcome"]) == (1088, 1024, "misplaced")
+    wrong = {
+        entry.event.node_id for entry in run.log if isinstance(entry.event, Donated) and not entry.event.fits
+    }
+    assert wrong == set(run.checkpoints.query("outcome == 'misplaced'")["node_id"])
+    nodes = run.nodes().set_index("node_id")
+    assert nodes.loc[row["node_id"], "status"] == "misplaced"
+
+
 @pytest.mark.parametrize("seconds", [float("nan"), float("inf"), -1.0])
 def test_a_step_must_take_a_sensible_time(seconds):
     class Broken:

@@ -15,6 +15,7 @@ INDEX = ROOT / "notebooks" / "index.ipynb"
 NOTEBOOKS = sorted(path for path in (ROOT / "notebooks").glob("*.ipynb") if path != INDEX)
 SMALL = {  # added after the parameters cell
     "00_quickstart": "requests = 12",
+    "01_checkpoint_geometry": "tokens = 3",
     "02_trace_sweep": "requests, kv_tokens, state_slots = 25, [16384, 32768], [8, 24]",
     "03_wrong_state": "output_tokens, turns = 8, 3",
     "04_time_travel": "requests = 12",

@@ -34,6 +34,11 @@ class StatePool:
         self.tags[slot] = None
         return slot
 
+    def consumed(self, slot: int) -> int:
+        """How many tokens the slot's state has really consumed; -1 where none was written."""
+        tag = self.tags[slot]
+        return -1 if tag is None else tag.depth
+
     def free(self, slot: int) -> None:
         """Take a slot back. Raises DoubleFreeError where it is free already."""
         if not 0 <= slot < self.total_slots or not self._used[slot]:

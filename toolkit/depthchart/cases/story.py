@@ -110,8 +110,9 @@ def _event(event: object) -> Iterator[str]:
         case Tracked(_, kind, _, _, wanted, depth):
             asked = "" if wanted == depth else f", asked for {wanted}"
             yield f"{kind}: the kernel stored a state of {depth} tokens{asked}"
-        case Donated(_, node_id, wanted, depth, node_end):
-            wrong = "" if depth == node_end else f"  <-- WRONG by {abs(depth - node_end)} tokens"
+        case Donated(_, node_id, _, depth, node_end, fits):
+            off = abs(depth - node_end)
+            wrong = "" if fits else f"  <-- WRONG by {off} tokens" if off else "  <-- WRONG: of another text"
             yield f"donated the state of {depth} tokens to node {node_id}, which ends at {node_end}{wrong}"
         case NotDonated(_, wanted, _, outcome, reason):
             yield f"state at {wanted} not donated ({outcome}): {reason}"

@@ -154,6 +154,7 @@ class Lifecycle:
     def commit_extend(self, plan: Extend) -> None:
         """Book a prefill row that the executor has run."""
         sequence = plan.sequence
+        self._make_way(sequence, plan.snapshots)
         self._write_tags(sequence, plan.prefix, plan.end, plan.snapshots)
         sequence.computed = plan.end
         wanted = plan.decision.depth if plan.decision.donate else None
@@ -199,6 +200,7 @@ class Lifecycle:
     def commit_decode(self, plan: Decode) -> None:
         """Book a decode row that the executor has run."""
         sequence, snapshots = plan.sequence, () if plan.snapshot is None else (plan.snapshot,)
+        self._make_way(sequence, snapshots)
         self._write_tags(sequence, plan.position, plan.position + plan.tokens, snapshots)
         sequence.computed += plan.tokens
         for snapshot in snapshots:
@@ -275,12 +277,18 @@ class Lifecycle:
                 snapshots.append(Snapshot(slot, wanted, stored, None))
         return tuple(snapshots)
 
+    def _make_way(self, sequence: Sequence, snapshots: tuple[Snapshot, ...]) -> None:
+        """Give up what the ping-pong slots of these snapshots held, before it is overwritten."""
+        for snapshot in snapshots:
+            if snapshot.track is not None:
+                self.publisher.supersede(sequence, snapshot.track)
+
     def _track(self, sequence: Sequence, snapshot: Snapshot, kind: str, prefix: int, end: int) -> None:
         if snapshot.track is not None:
-            self.publisher.supersede(sequence, snapshot.track)
             sequence.next_track = (snapshot.track + 1) % TRACK_SLOTS
         sequence.tracked.append(snapshot)
-        self.emit(Tracked(sequence.request, kind, prefix, end, snapshot.wanted, snapshot.depth))
+        consumed = self.memory.states.consumed(snapshot.slot)
+        self.emit(Tracked(sequence.request, kind, prefix, end, snapshot.wanted, consumed))
 
     def _write_tags(self, sequence: Sequence, prefix: int, end: int, snapshots: tuple[Snapshot, ...]) -> None:
         """The shadow of what the executor did: working state and snapshots have consumed these tokens, on top
