@@ -37,7 +37,8 @@ class Fault(NamedTuple):
 @dataclass
 class Run:
     """What a simulation leaves behind. ``settings`` and ``geometry`` repeat it; ``violations`` are faults that
-    the books show at the end (empty for a sound run); ``fault`` is where a strict run stopped; ``source`` and ``notes`` are the trace's own (lines left out, …)."""
+    the books show at the end (empty for a sound run); ``fault`` is where a strict run stopped; ``source`` and
+    ``notes`` are the trace's own (lines left out, …)."""
 
     geometry: Geometry
     settings: Mapping[str, Any]
