@@ -125,7 +125,7 @@ def simulate(
         "seed": seed,
         "strict": strict,
     }
-    run = Run(geometry, settings, log, trace.source, model.assumptions, provenance())
+    run = Run(geometry, settings, log, trace.source, model.assumptions, provenance(), notes=list(trace.notes))
     _drive(scheduler, trace, arrivals, run, progress)
     run.violations = memory.violations(scheduler.lifecycle.holdings(), misplaced=strict)
     return run
