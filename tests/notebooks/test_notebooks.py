@@ -118,7 +118,7 @@ def test_the_index_names_every_notebook_in_order_and_its_links_lead_somewhere():
     [
         ("04_time_travel", "The tree in step", "Node 1 [0, "),
         ("08_recorded_bugs", "The tree in step", "sglang-39115-absolute"),
-        ("05_kernels", "chunk width", "gated_delta"),
+        ("05_kernels", "gated_delta, 0 snapshots", "KernelExplorer"),
         ("09_reports", "<svg", "schedule.json"),
     ],
 )

@@ -240,6 +240,7 @@ def _repeat(page: Page, runs: Mapping[str, Run]) -> None:
             "geometry": ", ".join(f"{name}={value}" for name, value in asdict(run.geometry).items()),
             "settings": ", ".join(f"{name}={value}" for name, value in run.settings.items()),
             "source": run.source,
+            "notes on the trace": "; ".join(run.notes) or "none",
             "time": run.assumptions,
             **run.provenance,
         }
