@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import csv
+import json
 import os
 import platform
 import shlex
@@ -22,6 +23,7 @@ from statistics import median, quantiles
 
 import torch
 from torch import Tensor
+from tqdm import tqdm
 
 import depthchart_kernels as dk
 from depthchart_kernels.checks import WIDTHS
@@ -157,8 +159,17 @@ def _inputs(case: Case, tokens: int, r: torch.Generator) -> dict[str, Tensor]:
     }
 
 
-def bench(cases: Sequence[Case], rounds: int, device: str, top: Ceilings) -> Iterator[tuple[Case, Row]]:
-    """Measure cases of equal shape together, interleaved; a reference among them is also what the others must equal."""
+def bench(
+    cases: Sequence[Case],
+    rounds: int,
+    device: str,
+    top: Ceilings,
+    progress: Callable[[], object] = lambda: None,
+) -> Iterator[tuple[Case, Row]]:
+    """Measure cases of equal shape together, interleaved; a reference among them is also what the others must equal.
+
+    ``progress`` is called after each case's share of a round: ``len(cases) * (rounds + 1)`` times, the first is warm-up.
+    """
     shapes: dict[tuple[object, ...], list[Case]] = {}
     for case in cases:
         shapes.setdefault((case.op, case.length, case.batch, case.dtype, case.heads), []).append(case)
@@ -169,10 +180,12 @@ def bench(cases: Sequence[Case], rounds: int, device: str, top: Ceilings) -> Ite
         times: dict[Case, list[float]] = {case: [] for case in group}
         for case, call in calls.items():
             _check(case, call(), right)  # warms up, too
+            progress()
         for n in range(rounds):
             for case, call in calls.items():
                 if case is not base or n < 2:
                     times[case].append(_once(call, device))
+                progress()
         for case, measured in times.items():
             yield case, _row(case, measured, top, None if base is None else min(times[base]))
 
@@ -230,13 +243,45 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = _parser().parse_args(words)
     if args.threads:
         torch.set_num_threads(args.threads)
-    device = args.device
-    if device == "cuda" and not torch.cuda.is_available():
+    if args.device == "cuda" and not torch.cuda.is_available():
         print("depthchart_kernels.bench: error: --device cuda, but no CUDA device is there", file=sys.stderr)
         return 2
-    top = ceilings(device)
-    print(f"ceilings: {top.flops / 1e9:.0f} GFLOP/s matmul, {top.bytes / 1e9:.1f} GB/s copy ({device})")
-    impl = "triton" if device == "cuda" else "chunked"
+    try:
+        _run(args, words)
+    except (
+        RuntimeError,
+        ValueError,
+        OSError,
+    ) as error:  # a wrong result, an unsupported case, no such folder
+        print(f"depthchart_kernels.bench: error: {error}", file=sys.stderr)
+        return 1 if isinstance(error, RuntimeError) else 2
+    except KeyboardInterrupt:
+        return 130
+    return 0
+
+
+def _run(args: argparse.Namespace, words: Sequence[str]) -> None:
+    top, cases, rows = ceilings(args.device), _cases(args), []
+    if not args.json:
+        print(
+            f"ceilings: {top.flops / 1e9:.0f} GFLOP/s matmul, {top.bytes / 1e9:.1f} GB/s copy ({args.device})"
+        )
+    calls = len(cases) * (args.rounds + 1)
+    with tqdm(total=calls, unit="call", disable=not sys.stderr.isatty(), leave=False) as bar:
+        for case, row in bench(cases, args.rounds, args.device, top, bar.update):
+            rows.append(asdict(case) | {name: _short(value) for name, value in asdict(row).items()})
+            if not args.json:
+                bar.write(_line(case, row))
+                sys.stdout.flush()
+    origin = provenance(args.device, top, words)
+    if args.out:
+        write(args.out, rows, origin)
+    if args.json:
+        print(json.dumps({"provenance": origin, "rows": rows}, indent=2))
+
+
+def _cases(args: argparse.Namespace) -> list[Case]:
+    impl = "triton" if args.device == "cuda" else "chunked"
     sweep = product(args.op, args.width, args.length, args.batch, args.dtype, args.snapshots)
     cases = [
         Case(op, impl, width, length, n, kind, marks, args.heads)
@@ -247,13 +292,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             cases.append(
                 Case(op, "reference", args.width[0], length, n, kind, min(args.snapshots), args.heads)
             )
-    rows = []
-    for case, row in bench(cases, args.rounds, device, top):
-        rows.append(asdict(case) | {name: _short(value) for name, value in asdict(row).items()})
-        print(_line(case, row), flush=True)
-    if args.out:
-        write(args.out, rows, provenance(device, top, words))
-    return 0
+    return cases
 
 
 def write(path: Path, rows: Sequence[dict[str, object]], origin: dict[str, object]) -> None:
@@ -267,8 +306,8 @@ def write(path: Path, rows: Sequence[dict[str, object]], origin: dict[str, objec
     temporary.replace(path)
 
 
-def _short(value: float | None) -> object:
-    return "" if value is None else float(f"{value:.4g}")
+def _short(value: float | None) -> float | None:
+    return None if value is None else float(f"{value:.4g}")
 
 
 def _line(case: Case, row: Row) -> str:
@@ -285,21 +324,34 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m depthchart_kernels.bench", description=__doc__)
     parser.add_argument("--op", nargs="+", choices=OPS, default=list(OPS))
     parser.add_argument("--width", nargs="+", type=int, choices=WIDTHS, default=[16, 32, 64])
-    parser.add_argument("--length", nargs="+", type=int, default=[4096], help="tokens of each sequence")
-    parser.add_argument("--batch", nargs="+", type=int, default=[1], help="sequences a call")
+    parser.add_argument("--length", nargs="+", type=_count, default=[4096], help="tokens of each sequence")
+    parser.add_argument("--batch", nargs="+", type=_count, default=[1], help="sequences a call")
     parser.add_argument("--dtype", nargs="+", choices=DTYPES, default=["fp32"])
-    parser.add_argument("--snapshots", nargs="+", type=int, default=[0, 4], help="snapshots a sequence")
     parser.add_argument(
-        "--heads", type=int, default=8, help="heads of K = V = 128; ssd takes twice as many of 64"
+        "--snapshots", nargs="+", type=_count_or_none, default=[0, 4], help="snapshots a sequence"
     )
-    parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--threads", type=int, help="torch threads; the machine's default if absent")
+    parser.add_argument(
+        "--heads", type=_count, default=8, help="heads of K = V = 128; ssd takes twice as many of 64"
+    )
+    parser.add_argument("--rounds", type=_count, default=7)
+    parser.add_argument("--threads", type=_count, help="torch threads; the machine's default if absent")
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
     parser.add_argument(
         "--against", choices=["reference"], help="measure the float64 reference in the same run"
     )
     parser.add_argument("--out", type=Path, help="CSV file to write")
+    parser.add_argument("--json", action="store_true", help="print one JSON object instead of lines")
     return parser
+
+
+def _count(text: str) -> int:
+    if not text.isdigit() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} must be a whole number of at least 1; nearest: 1")
+    return int(text)
+
+
+def _count_or_none(text: str) -> int:
+    return 0 if text == "0" else _count(text)
 
 
 if __name__ == "__main__":

@@ -20,7 +20,7 @@ from depthchart.errors import DepthchartError
 
 __all__ = ["main"]
 
-VERBS = ("demo", "check", "depth", "replay", "simulate", "traces", "models")  # module names, in the order of the help text
+VERBS = ("demo", "check", "depth", "replay", "simulate", "traces", "models", "bench")  # modules, in the order of the help text
 
 
 def main(argv: Sequence[str] | None = None) -> int:
