@@ -84,6 +84,36 @@ def test_arrivals(mode, arrival):
     assert row["arrival_s"] == arrival
 
 
+def test_a_request_that_comes_in_the_middle_of_a_step_waits_from_then_on():
+    """r1's prefill runs from 0 to 1 s; r2 comes at 0.25 s, is seen at 1 s and has its token at 2 s."""
+    run = simulate(
+        trace(request(1, 5), request(2, 5, at=0.25)), SMALL, kv_tokens=64, state_slots=8, cost=ONE_SECOND
+    )
+    row = run.requests.set_index("request").loc["r2"]
+    assert (row["arrival_s"], row["admitted_s"], row["first_token_s"]) == (0.25, 1.0, 2.0)
+    assert run.summary()["ttft_mean_s"] == (1.0 + 1.75) / 2
+
+
+def test_reuse_is_a_share_of_what_was_admitted():
+    """r2 repeats r1's 9 tokens and reuses 8; r3 can never fit and counts nowhere."""
+    requests = (request(1, 9, segment=7), request(2, 9, at=5.0, segment=7), request(3, 999, at=9.0))
+    summary = simulate(trace(*requests), SMALL, kv_tokens=64, state_slots=8, cost=ONE_SECOND).summary()
+    assert (summary["requests"], summary["finished"], summary["rejected"]) == (3, 2, 1)
+    assert (summary["prompt_tokens"], summary["reused_tokens"], summary["reuse"]) == (18, 8, 8 / 18)
+
+
+@pytest.mark.parametrize("seconds", [float("nan"), float("inf"), -1.0])
+def test_a_step_must_take_a_sensible_time(seconds):
+    class Broken:
+        assumptions = "broken"
+
+        def step_s(self, work):
+            return seconds
+
+    with pytest.raises(ValueError, match=r"seconds=.*: a step must take a finite time"):
+        simulate(trace(request(1, 5)), SMALL, kv_tokens=64, state_slots=8, cost=Broken())
+
+
 def test_a_rejected_request_lets_its_followers_come():
     run = simulate(
         trace(request(1, 100), request(2, 5, at=0.0, after="r1")),

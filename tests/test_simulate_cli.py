@@ -67,3 +67,44 @@ def test_the_demo_writes_one_whole_offline_page(capsys, tmp_path):
     ids = re.findall(r'\sid="([^"]+)"', text)
     assert len(ids) == len(set(ids))  # figures do not take each other's clip paths and markers
     assert {file.name for file in tmp_path.iterdir()} == {"demo.html"}
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"\x1f\x8bjunk", "begins like a gzip file"),
+        (b"", "x.jsonl"),
+    ],
+)
+def test_a_damaged_trace_is_one_line(capsys, tmp_path, content, message):
+    file = tmp_path / "x.jsonl"
+    file.write_bytes(content)
+    assert main(["simulate", str(file)]) == 2
+    err = capsys.readouterr().err
+    assert message in err
+    assert len(err.strip().splitlines()) == 1
+
+
+def test_an_empty_folder_is_no_trace(capsys, tmp_path):
+    assert main(["simulate", str(tmp_path)]) == 2
+    assert "holds no request" in capsys.readouterr().err
+
+
+def test_a_pool_beyond_memory_is_one_line(capsys):
+    assert main(["simulate", "--limit", "2", "--kv-tokens", "99999999999999"]) == 2
+    assert "not enough memory" in capsys.readouterr().err
+
+
+def test_a_report_that_cannot_be_written_is_one_line(capsys, tmp_path):
+    blocked = tmp_path / "file"
+    blocked.write_text("here")
+    assert main(["demo", "--limit", "2", "--out", str(blocked / "demo.html")]) == 2
+    assert "depthchart: error: " in capsys.readouterr().err
+    assert blocked.read_text() == "here"
+
+
+def test_a_deeply_nested_script_is_one_line(capsys, tmp_path):
+    file = tmp_path / "deep.json"
+    file.write_text("[" * 100_000)
+    assert main(["replay", str(file)]) == 2
+    assert "nested too deeply" in capsys.readouterr().err

@@ -80,13 +80,13 @@ class Lived:
 _MODELS = {}
 
 
-def small_model(name, seed=0, **options):
+def small_model(name, seed=0, *, dtype=torch.float32, device="cpu", **sizes):
     """Models are frozen: one of each kind serves all tests."""
-    key = name, seed, tuple(options.items())
+    key = name, seed, dtype, device, tuple(sizes.items())
     if key not in _MODELS:
-        heads = {"kimi-linear": 2, "nemotron-h": 1}.get(name, 1)
-        config = preset(name, seed=seed, key_heads=heads, **SMALL)
-        _MODELS[key] = build_model(config, chunk_width=16, **options)
+        heads = {"kimi-linear": 2}.get(name, 1)
+        config = preset(name, seed=seed, key_heads=heads, **{**SMALL, **sizes})
+        _MODELS[key] = build_model(config, chunk_width=16, dtype=dtype, device=device)
     return _MODELS[key]
 
 

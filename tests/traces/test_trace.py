@@ -120,3 +120,25 @@ def test_head_keeps_the_first_and_cuts_no_thread_to_nowhere():
     assert [(request.request_id, request.after) for request in head] == [("a", None), ("b", None)]
     assert head.notes == ("first 2 of 3 requests",)
     assert trace.head(3) is trace
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [("arrival_s", float("nan")), ("arrival_s", float("inf")), ("think_s", float("nan")), ("think_s", -1.0)],
+)
+def test_times_must_be_finite(field, value):
+    times = {"arrival_s": 0.0, "think_s": 0.0, field: value}
+    request = TraceRequest("a", times["arrival_s"], ((1, 0, 5),), (), think_s=times["think_s"])
+    with pytest.raises(ValueError, match=f"{field}=.* of 'a': must be finite"):
+        Trace("t", (request,))
+
+
+def test_requests_must_not_wait_for_each_other():
+    def request(name, after):
+        return TraceRequest(name, 0.0, ((1, 0, 5),), (), after=after)
+
+    Trace("chain", (request("a", None), request("b", "a"), request("c", "b"), request("d", "b")))
+    with pytest.raises(ValueError, match="wait for each other: a after b after a"):
+        Trace("ring", (request("a", "b"), request("b", "a"), request("d", "a")))
+    with pytest.raises(ValueError, match="wait for each other: a after a"):
+        Trace("self", (request("a", "a"),))

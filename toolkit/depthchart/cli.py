@@ -11,6 +11,7 @@ import argparse
 import os
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from importlib import import_module
 from importlib.util import find_spec
 from types import ModuleType
@@ -20,12 +21,49 @@ from depthchart.errors import DepthchartError
 
 __all__ = ["main"]
 
-VERBS = ("demo", "check", "depth", "replay", "simulate", "traces", "models", "bench")  # modules, in the order of the help text
+VERBS = (
+    "demo",
+    "check",
+    "depth",
+    "replay",
+    "cases",
+    "verify",
+    "simulate",
+    "leaderboard",
+    "sweep",
+    "report",
+    "export",
+    "bench",
+    "traces",
+    "models",
+)
+"""Module names, in the order of the help text."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one verb; wrong arguments and faults of a run become one line on stderr and exit code 2."""
-    words = list(sys.argv[1:] if argv is None else argv)
+    try:
+        code = _run(list(sys.argv[1:] if argv is None else argv))
+        if sys.stdout is not None:
+            sys.stdout.flush()
+        return code
+    except BrokenPipeError:  # the reader (such as head) has left
+        _drop_stdout()
+        return 141
+    except KeyboardInterrupt:
+        return _failed("stopped", 130)
+    except MemoryError:
+        return _failed("error: not enough memory; a pool or an input is too large", 2)
+    except RecursionError:
+        return _failed("error: the input is nested too deeply", 2)
+    except OSError as error:
+        _drop_stdout()  # it may be the one that cannot be written
+        return _failed(f"error: {error}", 2)
+    except (ValueError, EOFError, DepthchartError) as error:
+        return _failed(f"error: {error}", 2)
+
+
+def _run(words: list[str]) -> int:
     words, line = _split(words)
     parser, modules = _parser(words)
     args = parser.parse_args(words)
@@ -33,20 +71,19 @@ def main(argv: Sequence[str] | None = None) -> int:
     module = modules[args.verb]
     if line is not None and not getattr(module, "TAKES_LINE", False):
         parser.error(f"{args.verb}: takes nothing after --")
-    try:
-        code = int(module.run(args))
-        sys.stdout.flush()
-        return code
-    except BrokenPipeError:
-        # the reader (such as head) has left: give the interpreter's last flush somewhere to go
+    return int(module.run(args))
+
+
+def _failed(words: str, code: int) -> int:
+    if sys.stderr is not None:
+        print(f"depthchart: {words}", file=sys.stderr)
+    return code
+
+
+def _drop_stdout() -> None:
+    """Give the interpreter's last flush somewhere to go."""
+    with suppress(OSError, ValueError, AttributeError):  # stdout is closed, or is no file
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 141
-    except (ValueError, DepthchartError) as error:
-        print(f"depthchart: error: {error}", file=sys.stderr)
-        return 2
-    except KeyboardInterrupt:
-        print("depthchart: stopped", file=sys.stderr)
-        return 130
 
 
 def _split(words: list[str]) -> tuple[list[str], list[str] | None]:

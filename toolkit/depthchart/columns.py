@@ -79,6 +79,24 @@ STEPS: Final = (
 
 EVENTS: Final = ("time_s", "step", "event", "request", "node_id", "detail")
 
+SWEEP: Final = (
+    "status",  # "ok" or "failed"
+    "reason",  # why it failed, in words
+    "prompt_tokens",
+    "kv_hit_tokens",
+    "reused_tokens",  # rightly reused
+    "lost_tokens",
+    "reuse",  # reused over prompt tokens
+    "wrong_requests",  # took over a state of another text
+    "violations",
+    "memory_bytes",  # of both pools; <NA> without a model
+    "ttft_mean_s",  # these four only of timed runs
+    "ttft_p95_s",
+    "simulated_s",
+    "prompt_tokens_per_s",
+)
+"""Results of one configuration; the columns before them are the configuration's own settings."""
+
 # One row per text position that a request computed, with reuse against without.
 DIVERGENCE: Final = (
     "position_tokens",

@@ -66,7 +66,9 @@ class Rule:
     a user's own function, which answers a Decision. ``branching`` says how a branch depth is taken:
     ``"replaces"`` the planned depth (sglang), is taken ``"also"``, or is ``"ignored"``.
     ``snapshots`` says where the kernel can store a state: at ``"chunk"`` ends counted from the prefix
-    and at the end of the extend, or at ``"any"`` token.
+    and at the end of the extend, or at ``"any"`` token. Steps are cut on ``cut_grid``, the last one too where
+    ``cuts_final``, and first of all at the branch depth where ``cuts_branch`` (vllm#37898); decode
+    steps take a checkpoint at every multiple of ``decode_grid``.
     """
 
     name: str
@@ -77,6 +79,8 @@ class Rule:
     snapshots: str = "chunk"
     cut_grid: Callable[[Geometry], int] = lambda g: g.page_size
     cuts_final: bool = False
+    cuts_branch: bool = False
+    decode_grid: Callable[[Geometry], int] = lambda g: g.track_grid
 
     def __call__(self, geometry: Geometry, prefix: int, end: int, branch: int | None = None) -> Decision:
         """Decide for the extend ``[prefix, end)``. Raises ValueError for an impossible extend and
@@ -92,9 +96,11 @@ class Rule:
             )
         return _with_branch(self, geometry, prefix, end, branch, planned, bool(planned_donate))
 
-    def cut(self, geometry: Geometry, prefix: int, end: int, prompt_end: int) -> int:
+    def cut(self, geometry: Geometry, prefix: int, end: int, prompt_end: int, branch: int | None = None) -> int:
         """Where a prefill step that could run to ``end`` stops: ``end`` itself where it completes the
         prompt, else the rule's cut grid below it; ``prefix`` where that leaves nothing."""
+        if self.cuts_branch and branch is not None and prefix < branch < end:
+            return branch
         grid = self.cut_grid(geometry)
         if end < prompt_end:
             return max(prefix, end // grid * grid)

@@ -61,9 +61,12 @@ class Unlocked(NamedTuple):
 
 
 class Arrived(NamedTuple):
+    """``arrival_s``: when it came; its entry's time is when the scheduler first looked, between two steps."""
+
     request: str
     prompt_tokens: int
     session: str
+    arrival_s: float
 
 
 class Matched(NamedTuple):

@@ -37,7 +37,7 @@ def requests(log: Iterable[Entry]) -> pd.DataFrame:
     for entry in log:
         event = entry.event
         if isinstance(event, Arrived):
-            rows[event.request] = _arrived(event, entry.time_s)
+            rows[event.request] = _arrived(event)
         elif (row := rows.get(getattr(event, "request", ""))) is not None:
             _update(row, event, entry.time_s)
     frame = pd.DataFrame(list(rows.values()), columns=list(REQUESTS))
@@ -179,10 +179,10 @@ def _find(
     return None
 
 
-def _arrived(event: Arrived, time_s: float) -> dict[str, Any]:
+def _arrived(event: Arrived) -> dict[str, Any]:
     row: dict[str, Any] = dict.fromkeys(REQUESTS)
     row.update(
-        request=event.request, session=event.session, arrival_s=time_s, prompt_tokens=event.prompt_tokens
+        request=event.request, session=event.session, arrival_s=event.arrival_s, prompt_tokens=event.prompt_tokens
     )
     row.update(prefill_steps=0, retractions=0, status="waiting")
     return row

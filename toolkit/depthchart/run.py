@@ -91,12 +91,14 @@ class Run:
         """The run in a few numbers: counts, tokens, times in seconds."""
         table = self.requests
         done = table[table["status"] == "finished"]
-        prompt, reused, lost = (int(table[f"{name}_tokens"].sum()) for name in ("prompt", "reused", "lost"))
+        met = table[table["reused_tokens"].notna()]  # reuse is a share of what was admitted
+        prompt, reused, lost = (int(met[f"{name}_tokens"].sum()) for name in ("prompt", "reused", "lost"))
         ttft = (done["first_token_s"] - done["arrival_s"]).dropna()
         return {
             "rule": self.settings["rule"],
             "requests": len(table),
             "finished": len(done),
+            "rejected": int((table["status"] == "rejected").sum()),
             "prompt_tokens": prompt,
             "reused_tokens": reused,
             "lost_tokens": lost,

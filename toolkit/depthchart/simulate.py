@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Literal, Protocol, get_args
 
 from depthchart.cache.memory import Memory
+from depthchart.cache.worth import Worth
 from depthchart.cost import CostModel, LinearCost
 from depthchart.depth import RULES, Rule
 from depthchart.errors import DepthchartError, InvariantError
@@ -34,6 +35,12 @@ def simulate(
     state_slots: int,
     policy: str = "fcfs",
     eviction: str = "lru",
+    state_eviction: str = "lru",
+    refresh: str = "used",
+    matching: str = "nearest",
+    worth: Worth | None = None,
+    branch_grid: int | None = None,
+    keep_tombstones: bool = False,
     mixed: bool = False,
     max_running: int = 256,
     reserve: OutputReserve | None = None,
@@ -54,7 +61,13 @@ def simulate(
         kv_tokens: KV pool in tokens, rounded down to tree pages.
         state_slots: state pool in slots.
         policy: in which order waiting requests are admitted (``scheduler.queue.QUEUE_POLICIES``).
-        eviction: in which order KV leaves go (``cache.eviction.POLICIES``).
+        eviction: in which order KV leaves go (``cache.eviction.ORDERS``).
+        state_eviction: in which order states go (``cache.states.STATE_POLICIES``).
+        refresh: which states a match keeps fresh (``cache.states.REFRESHES``).
+        matching: from which states a text may resume (``cache.states.MATCHINGS``).
+        worth: what a state saves and takes, for the policies that weigh it.
+        branch_grid: grid of branch depths in tokens (default: the checkpoint grid).
+        keep_tombstones: leave childless tombstones in the tree, as SGLang does.
         mixed: decode rows share steps with prefill rows.
         max_running: most requests that run at the same time.
         reserve: how much output of running requests is set aside at admission (default: SGLang's).
@@ -67,21 +80,25 @@ def simulate(
         index: prefix ids prepared for this trace and tree page, to save their making in sweeps.
         progress: show a progress bar on stderr.
 
+    ``presets`` gives the settings of whole engines: ``simulate(trace, geometry, **preset(name).apply(geometry,
+    kv_tokens, state_slots).settings)``.
+
     Raises ValueError for settings that cannot work, RuleError where a user's rule misbehaves.
     """
     if arrivals not in get_args(Arrivals):
         raise ValueError(f"arrivals={arrivals!r}: must be one of {', '.join(get_args(Arrivals))}")
     chosen = RULES[rule] if isinstance(rule, str) else rule
     log, model = EventLog(), cost if cost is not None else LinearCost()
-    memory = Memory(
-        geometry,
-        kv_tokens,
-        state_slots,
-        eviction=eviction,
-        max_states_per_path=max_states_per_path,
-        index=index,
-        emit=log,
-    )
+    policies: dict[str, Any] = {
+        "eviction": eviction,
+        "state_eviction": state_eviction,
+        "refresh": refresh,
+        "matching": matching,
+        "branch_grid": branch_grid,
+        "keep_tombstones": keep_tombstones,
+        "max_states_per_path": max_states_per_path,
+    }
+    memory = Memory(geometry, kv_tokens, state_slots, worth=worth, index=index, emit=log, **policies)
     scheduler = Scheduler(
         memory,
         SimulatedExecutor(model, trace),
@@ -100,10 +117,9 @@ def simulate(
         "kv_tokens": memory.allocator.total_tokens,
         "state_slots": state_slots,
         "policy": policy,
-        "eviction": eviction,
+        **policies,
         "mixed": mixed,
         "max_running": max_running,
-        "max_states_per_path": max_states_per_path,
         "arrivals": arrivals,
         "seed": seed,
         "strict": strict,
@@ -151,20 +167,20 @@ class _Arrivals:
             due = now_s + request.think_s if self.mode == "closed" else max(now_s, request.arrival_s)
             heapq.heappush(self.heap, (due, at, request))
 
-    def due(self, now_s: float) -> Iterable[TraceRequest]:
+    def due(self, now_s: float) -> Iterable[tuple[TraceRequest, float]]:
         while self.heap and self.heap[0][0] <= now_s:
-            yield heapq.heappop(self.heap)[2]
+            due_s, _, request = heapq.heappop(self.heap)
+            yield request, due_s
 
 
 def _drive(scheduler: Scheduler, trace: Trace, mode: str, run: Run, progress: bool) -> None:
     arrivals = _Arrivals(trace, mode)
-    told = 0
     with _bar(len(trace), progress) as advance:
         while arrivals.heap or not scheduler.idle:
             if scheduler.idle:
                 scheduler.now_s = max(scheduler.now_s, arrivals.heap[0][0])
-            for request in arrivals.due(scheduler.now_s):
-                scheduler.submit(request)
+            for request, due_s in arrivals.due(scheduler.now_s):
+                scheduler.submit(request, due_s)
             try:
                 record = scheduler.step()
             except InvariantError as error:
@@ -172,10 +188,9 @@ def _drive(scheduler: Scheduler, trace: Trace, mode: str, run: Run, progress: bo
                 return
             if record is not None:
                 run.records.append(record)
-            for name in list(scheduler.done)[told:]:
+            for name in scheduler.take_ended():
                 arrivals.finished(name, scheduler.now_s)
                 advance(1)
-            told = len(scheduler.done)
 
 
 def _fault(error: DepthchartError, scheduler: Scheduler) -> Fault:

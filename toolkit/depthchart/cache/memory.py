@@ -9,6 +9,7 @@ from depthchart.cache.allocator import PageAllocator
 from depthchart.cache.node import Node
 from depthchart.cache.state_pool import StatePool
 from depthchart.cache.tree import Evicted, RadixTree
+from depthchart.cache.worth import Worth
 from depthchart.errors import InvariantError, MisplacedStateError, PoolExhausted
 from depthchart.events import Emit, ignore
 from depthchart.geometry import Geometry
@@ -27,7 +28,8 @@ class Holding(NamedTuple):
 
 
 class Memory:
-    """Pools of ``kv_tokens`` KV token slots (rounded down to tree pages) and ``state_slots`` states."""
+    """Pools of ``kv_tokens`` KV token slots (rounded down to tree pages) and ``state_slots`` states. Policies are those
+    of ``RadixTree``; ``branch_grid`` is the grid of branch depths (default: the checkpoint grid)."""
 
     def __init__(
         self,
@@ -36,6 +38,11 @@ class Memory:
         state_slots: int,
         *,
         eviction: str = "lru",
+        state_eviction: str = "lru",
+        refresh: str = "used",
+        matching: str = "nearest",
+        worth: Worth | None = None,
+        branch_grid: int | None = None,
         max_states_per_path: int | None = None,
         keep_tombstones: bool = False,
         index: PrefixIndex | None = None,
@@ -50,8 +57,12 @@ class Memory:
         self.tree = RadixTree(
             self.allocator,
             self.states,
-            geometry.checkpoint_grid,
+            geometry.checkpoint_grid if branch_grid is None else branch_grid,
             eviction=eviction,
+            state_eviction=state_eviction,
+            refresh=refresh,
+            matching=matching,
+            worth=worth,
             max_states_per_path=max_states_per_path,
             keep_tombstones=keep_tombstones,
             emit=emit,

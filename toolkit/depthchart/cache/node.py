@@ -12,7 +12,8 @@ class Node:
     """The tokens ``[start, end)`` of every text that passes through, in whole tree pages.
 
     ``ids`` are the prefix ids of its pages, ``pages`` their KV pages, ``state`` the slot of a state that
-    should have consumed exactly ``end`` tokens. ``had_state`` tells a tombstone from a bare node.
+    should have consumed exactly ``end`` tokens. ``had_state`` tells a tombstone from a bare node,
+    ``uses`` counts the texts that resumed from the state.
     """
 
     __slots__ = (
@@ -34,6 +35,7 @@ class Node:
         "start",
         "state",
         "state_locks",
+        "uses",
     )
 
     def __init__(self, node_id: int, parent: Node | None, ids: list[int], pages: list[int], start: int, end: int) -> None:
@@ -45,7 +47,7 @@ class Node:
         self.state: int | None = None
         self.had_state = False
         self.kv_locks = self.state_locks = 0
-        self.created = self.last_use = self.hits = self.priority = 0
+        self.created = self.last_use = self.hits = self.priority = self.uses = 0
         self.in_heap = False
         self.request = self.namespace = ""
 

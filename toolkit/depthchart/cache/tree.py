@@ -9,9 +9,12 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from depthchart.cache.allocator import PageAllocator
-from depthchart.cache.eviction import LeafQueue
+from depthchart.cache.eviction import leaf_order
 from depthchart.cache.node import Node
+from depthchart.cache.outlook import Outlook
 from depthchart.cache.state_pool import StatePool
+from depthchart.cache.states import MATCHINGS, REFRESHES, STATE_POLICIES, one_of
+from depthchart.cache.worth import Worth
 from depthchart.events import (
     Emit,
     Locked,
@@ -54,10 +57,12 @@ class Evicted(NamedTuple):
 class RadixTree:
     """Nodes in whole pages; ``grid`` is the checkpoint grid, on which branch depths lie.
 
-    ``eviction`` orders KV leaves (``eviction.POLICIES``); states have an LRU of their own, in which a
-    match refreshes only the node whose state it uses (sglang#31648). ``max_states_per_path`` caps the
-    states on one path softly (sglang#31230). ``keep_tombstones`` leaves childless tombstones in place, as
-    SGLang 0.5.23 does; otherwise they are cleaned up the path, since nothing can ever match them.
+    ``eviction`` orders KV leaves (``eviction.ORDERS``), ``state_eviction`` states (``states.STATE_POLICIES``); their
+    LRU order is one of their own, in which a match refreshes what ``refresh`` says (``states.REFRESHES``).
+    ``matching`` says from which states a text may resume (``states.MATCHINGS``), ``worth`` what a state saves, for
+    the policies that ask. ``max_states_per_path`` caps the states on one path softly (sglang#31230).
+    ``keep_tombstones`` leaves childless tombstones in place, as SGLang 0.5.23 does; otherwise they are cleaned up
+    the path, since nothing can ever match them.
     """
 
     def __init__(
@@ -67,6 +72,10 @@ class RadixTree:
         grid: int,
         *,
         eviction: str = "lru",
+        state_eviction: str = "lru",
+        refresh: str = "used",
+        matching: str = "nearest",
+        worth: Worth | None = None,
         max_states_per_path: int | None = None,
         keep_tombstones: bool = False,
         emit: Emit = ignore,
@@ -84,8 +93,12 @@ class RadixTree:
         self.evictable_tokens = self.protected_tokens = 0
         self.state_order: dict[Node, None] = {}  # least recently used first
         self.protected_states = 0
-        self._eviction = eviction
-        self._leaves = LeafQueue(eviction)
+        self.outlook = Outlook(worth or Worth())
+        self._leaves = leaf_order(eviction, self.outlook)
+        self._choose_state = STATE_POLICIES[one_of("state_eviction", state_eviction, STATE_POLICIES)]
+        self._learns = "gain" in (eviction, state_eviction)
+        self._refreshes_path = one_of("refresh", refresh, REFRESHES) == "path"
+        self._tips_only = one_of("matching", matching, MATCHINGS) == "tip"
         self._clock = 0
         self._last_id = 0
 
@@ -98,7 +111,7 @@ class RadixTree:
             kv_tokens = node.start + shared * self.page
             if shared < len(node.ids):
                 break
-            if node.state is not None:
+            if self._resumable(node):
                 usable = node
         return Match(usable, usable.end, kv_tokens, self._branch(usable.end, kv_tokens))
 
@@ -106,17 +119,24 @@ class RadixTree:
         """As ``lookup``, for use: splits the edge in which the KV match ends, refreshes the KV of the whole
         path, and the state of the matched node alone."""
         usable, kv_tokens = self.root, 0
-        for node, shared in self._visit(ids):
+        seen = self._visit(ids)
+        self._note_use(seen)
+        for node, shared in seen:
             self._touch(node)
             kv_tokens = node.start + shared * self.page
             if shared < len(node.ids):
                 self._touch(self._split(node, shared))
                 break
-            if node.state is not None:
+            if self._resumable(node):
                 usable = node
         if usable.state is not None:
-            self._refresh_state(usable)
+            self._refresh_used(usable)
         return Match(usable, usable.end, kv_tokens, self._branch(usable.end, kv_tokens))
+
+    def has_state(self, ids: list[int]) -> bool:
+        """Whether a node that holds a state ends after exactly these pages."""
+        seen = self._visit(ids)
+        return bool(seen) and seen[-1][0].end == len(ids) * self.page and seen[-1][0].state is not None
 
     def pages_of(self, node: Node) -> list[int]:
         """The KV pages of the whole path down to the node."""
@@ -132,6 +152,9 @@ class RadixTree:
                 break
             node, at = child, at + shared
         return seen
+
+    def _resumable(self, node: Node) -> bool:
+        return node.state is not None and not (self._tips_only and node.children)
 
     def _branch(self, matched: int, kv_tokens: int) -> int | None:
         point = kv_tokens // self.grid * self.grid
@@ -167,7 +190,7 @@ class RadixTree:
         if node.state is not None:
             self._refresh_state(node)
             return False
-        node.state, node.had_state = slot, True
+        node.state, node.had_state, node.uses = slot, True, 0
         self.state_order[node] = None
         self.protected_states += node.state_locks > 0
         tag = self.states.tags[slot]
@@ -250,9 +273,12 @@ class RadixTree:
         """Evict at least so much, as far as locks allow. KV goes leaf by leaf, with its state; a state of an
         inner node goes alone and leaves a tombstone, that of a leaf takes the leaf with it."""
         done = Evicted()
+        self.outlook.now = self._clock
+        if self._learns:
+            self.outlook.looked(self.state_order)
         while done.kv_tokens < kv_tokens and (leaf := self._leaves.pop()) is not None:
             done = _add(done, self._remove_leaf(leaf, "KV evicted"))
-        while done.states < states and (holder := self._oldest_state()) is not None:
+        while done.states < states and (holder := self._next_state()) is not None:
             done = _add(done, self._evict_state(holder))
         return done
 
@@ -262,8 +288,8 @@ class RadixTree:
             raise ValueError("reset: nodes are still locked; finish or abort their requests first")
         self.evict(self.evictable_tokens, len(self.state_order))
 
-    def _oldest_state(self) -> Node | None:
-        return next((node for node in self.state_order if not node.state_locks), None)
+    def _next_state(self) -> Node | None:
+        return self._choose_state(self.state_order, self.outlook)
 
     def _evict_state(self, node: Node) -> Evicted:
         if node.is_leaf and not node.kv_locks:
@@ -315,6 +341,25 @@ class RadixTree:
     def _refresh_state(self, node: Node) -> None:
         del self.state_order[node]
         self.state_order[node] = None
+
+    def _note_use(self, seen: list[tuple[Node, int]]) -> None:
+        """Tell the outlook which state a match is about to use, while its age can still be seen, and which
+        evicted one it would have used instead."""
+        self.outlook.now = self._clock
+        missed = False
+        for node, shared in reversed(seen):
+            if shared < len(node.ids):
+                continue
+            if self._resumable(node):
+                return self.outlook.used(node)
+            if node.had_state and not missed:
+                missed = True
+                self.outlook.missed(node)
+
+    def _refresh_used(self, node: Node) -> None:
+        above = [step for step in node.path()[:-1] if step.state is not None] if self._refreshes_path else []
+        for step in (*above, node):
+            self._refresh_state(step)
 
     def _fresh_id(self) -> int:
         self._last_id += 1

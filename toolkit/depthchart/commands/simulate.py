@@ -9,15 +9,19 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from depthchart.cache.eviction import POLICIES
+from depthchart.cache.eviction import ORDERS
+from depthchart.cache.states import STATE_POLICIES
 from depthchart.commands.flags import add_geometry, add_verb, geometry_of
 from depthchart.display import table_text
+from depthchart.geometry import Geometry
+from depthchart.presets import PRESETS, preset
 from depthchart.scheduler.queue import QUEUE_POLICIES
 
 NAME = "simulate"
 HELP = "run a trace through scheduler and cache and report reuse and faults"
 _EXAMPLES = """examples:
   depthchart simulate agentic --page-size 64 --dcp-size 8 --kv-tokens 65536 --state-slots 48
+  depthchart simulate agentic --preset vllm-align --page-size 528 --chunk-width 16 --state-slots 256
   depthchart simulate my-trace.jsonl.gz --rule prefix_relative --no-strict --out run/
 
 exit code: 0 sound, 1 an invariant broke, 2 the call or the trace is wrong"""
@@ -31,7 +35,10 @@ def add_parser(subparsers: Any) -> None:
     )
     parser.add_argument("--limit", type=int, metavar="N", help="read only so many requests")
     add_geometry(parser, page_size=64)
-    parser.add_argument("--rule", default="absolute", metavar="NAME", help="depth rule (default: absolute)")
+    parser.add_argument("--rule", metavar="NAME", help="depth rule (default: absolute, or the preset's)")
+    parser.add_argument(
+        "--preset", metavar="NAME", help=f"an engine's whole bundle: {', '.join(PRESETS)}, sglang@DATE"
+    )
     parser.add_argument(
         "--kv-tokens", type=int, default=262_144, metavar="N", help="KV pool [tokens] (default: 262144)"
     )
@@ -41,8 +48,9 @@ def add_parser(subparsers: Any) -> None:
     parser.add_argument(
         "--policy", default="fcfs", help=f"queue policy: {', '.join(QUEUE_POLICIES)} (default: fcfs)"
     )
+    parser.add_argument("--eviction", help=f"order of KV eviction: {', '.join(ORDERS)} (default: lru)")
     parser.add_argument(
-        "--eviction", default="lru", help=f"order of eviction: {', '.join(POLICIES)} (default: lru)"
+        "--state-eviction", help=f"order of state eviction: {', '.join(STATE_POLICIES)} (default: lru)"
     )
     parser.add_argument("--mixed", action="store_true", help="decode rows share steps with prefill rows")
     parser.add_argument("--arrivals", default="causal", help="causal, trace or closed (default: causal)")
@@ -69,11 +77,11 @@ def run(args: argparse.Namespace) -> int:
         trace = load_trace(args.trace, limit=args.limit)
     except OSError as fault:
         raise ValueError(str(fault)) from fault
-    names = ("kv_tokens", "state_slots", "policy", "eviction", "mixed", "arrivals", "seed", "strict")
+    names = ("policy", "mixed", "arrivals", "seed", "strict")
     result = simulate(
         trace,
         geometry,
-        args.rule,
+        **_bundle(args, geometry),
         **{name: getattr(args, name) for name in names},
         progress=sys.stderr.isatty(),
     )
@@ -91,6 +99,15 @@ def run(args: argparse.Namespace) -> int:
         rows = [("what", "value"), *((name, _shown(value)) for name, value in summary.items())]
         print(f"{result!r}\n\n{table_text(rows)}\n\n{result.assumptions}")
     return int(bool(summary["violations"] or result.violations))
+
+
+def _bundle(args: argparse.Namespace, geometry: Geometry) -> dict[str, Any]:
+    """Rule, pools and policies: the preset's, with what was given beside it on top."""
+    settings: dict[str, Any] = {"kv_tokens": args.kv_tokens, "state_slots": args.state_slots}
+    if args.preset is not None:
+        settings = preset(args.preset).apply(geometry, args.kv_tokens, args.state_slots).settings
+    given = {name: getattr(args, name) for name in ("rule", "eviction", "state_eviction")}
+    return {**settings, **{name: value for name, value in given.items() if value is not None}}
 
 
 def _shown(value: object) -> str:

@@ -46,6 +46,8 @@ def run(args: argparse.Namespace) -> int:
     """Do what is asked and answer 0; ValueError where the call or the file is at fault."""
     try:
         return {"describe": _describe, "convert": _convert, "make": _make}[args.traces_verb](args)
+    except BrokenPipeError:
+        raise
     except OSError as fault:
         raise ValueError(str(fault)) from fault
 

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from depthchart.device import RowTable
 from depthchart_kernels import paged_attention
+from depthchart_kernels.checks import Backend
 
 __all__ = ["AttentionPlan", "attend", "plan_attention"]
 
@@ -52,7 +53,7 @@ def plan_attention(
 
 
 def attend(
-    plan: AttentionPlan, queries: Tensor, pool: Tensor, value_dim: int, scale: float
+    plan: AttentionPlan, queries: Tensor, pool: Tensor, value_dim: int, scale: float, impl: Backend = "auto"
 ) -> tuple[Tensor, Tensor]:
     """Partial attention of each local rank: (output [D, T, H, value_dim], lse [D, T, H] in natural log).
 
@@ -71,6 +72,7 @@ def attend(
             scale=scale,
             dcp_rank=rank,
             dcp_size=plan.ranks,
+            impl=impl,
         )
         for rank, share in zip(plan.local, pool, strict=True)
     ]

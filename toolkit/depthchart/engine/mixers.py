@@ -18,6 +18,7 @@ from depthchart.engine.config import ModelConfig
 from depthchart.engine.norm import RMSNorm
 from depthchart.engine.pools import StatePools
 from depthchart.engine.step import StepPlan
+from depthchart_kernels.checks import Backend
 
 __all__ = ["GatedDelta", "KimiDelta", "Mamba2", "Recurrent"]
 
@@ -25,14 +26,15 @@ Operator = Callable[..., Tensor]
 
 
 class Recurrent(nn.Module):
-    """What the three have in common. ``layer``: its number among the recurrent layers."""
+    """What the three have in common. ``layer``: its number among the recurrent layers; ``width``: of the scan's
+    chunks; ``impl``: the kernels' backend."""
 
     kind = ""
     decay_bias: nn.Parameter
 
-    def __init__(self, config: ModelConfig, layer: int, width: int) -> None:
+    def __init__(self, config: ModelConfig, layer: int, width: int, impl: Backend) -> None:
         super().__init__()
-        self.config, self.layer, self.chunk_width = config, layer, width
+        self.config, self.layer, self.chunk_width, self.impl = config, layer, width, impl
         self.keys = config.key_heads * config.key_dim
         self.values = config.state_heads * config.value_dim
         channels = config.conv_channels(self.kind)
@@ -49,10 +51,10 @@ class Recurrent(nn.Module):
         pool, weight = pools.windows[self.layer], self.conv
 
         def scan(x: Tensor) -> Tensor:
-            return kernels.causal_conv1d(x, weight, batch=plan.scan, pool=pool)
+            return kernels.causal_conv1d(x, weight, batch=plan.scan, pool=pool, impl=self.impl)
 
         def step(x: Tensor) -> Tensor:
-            return kernels.causal_conv1d_step(x, weight, None, pool, plan.decode)
+            return kernels.causal_conv1d_step(x, weight, None, pool, plan.decode, impl=self.impl)
 
         return _by_kind(plan, scan, step, self.mix(x))
 
@@ -66,8 +68,8 @@ class GatedDelta(Recurrent):
 
     kind = "gdn"
 
-    def __init__(self, config: ModelConfig, layer: int, width: int) -> None:
-        super().__init__(config, layer, width)
+    def __init__(self, config: ModelConfig, layer: int, width: int, impl: Backend) -> None:
+        super().__init__(config, layer, width, impl)
         self.decay = nn.Linear(config.width, config.state_heads, bias=False)
         self.decay_bias = nn.Parameter(torch.empty(config.state_heads))
         self.beta = nn.Linear(config.width, config.state_heads, bias=False)
@@ -86,8 +88,8 @@ class KimiDelta(Recurrent):
 
     kind = "kda"
 
-    def __init__(self, config: ModelConfig, layer: int, width: int) -> None:
-        super().__init__(config, layer, width)
+    def __init__(self, config: ModelConfig, layer: int, width: int, impl: Backend) -> None:
+        super().__init__(config, layer, width, impl)
         self.decay = nn.Linear(config.width, config.state_heads * config.key_dim, bias=False)
         self.decay_bias = nn.Parameter(torch.empty(config.state_heads, config.key_dim))
         self.beta = nn.Linear(config.width, config.state_heads, bias=False)
@@ -105,8 +107,8 @@ class Mamba2(Recurrent):
 
     kind = "mamba2"
 
-    def __init__(self, config: ModelConfig, layer: int, width: int) -> None:
-        super().__init__(config, layer, width)
+    def __init__(self, config: ModelConfig, layer: int, width: int, impl: Backend) -> None:
+        super().__init__(config, layer, width, impl)
         self.decay = nn.Linear(config.width, config.state_heads, bias=False)
         self.decay_bias = nn.Parameter(torch.empty(config.state_heads))
         self.skip = nn.Parameter(torch.empty(config.state_heads))
@@ -122,11 +124,20 @@ class Mamba2(Recurrent):
 
         def scan(value: Tensor, dt: Tensor, write: Tensor, read: Tensor) -> Tensor:
             return kernels.ssd(
-                value, dt, a, write, read, self.skip, batch=plan.scan, pool=pool, chunk_width=self.chunk_width
+                value,
+                dt,
+                a,
+                write,
+                read,
+                self.skip,
+                batch=plan.scan,
+                pool=pool,
+                chunk_width=self.chunk_width,
+                impl=self.impl,
             )
 
         def step(value: Tensor, dt: Tensor, write: Tensor, read: Tensor) -> Tensor:
-            return kernels.ssd_step(value, dt, a, write, read, self.skip, pool, plan.decode)
+            return kernels.ssd_step(value, dt, a, write, read, self.skip, pool, plan.decode, impl=self.impl)
 
         return self.gated(_by_kind(plan, scan, step, value, dt, write, read), x)
 
@@ -143,10 +154,10 @@ def _delta(block: Recurrent, scan: Operator, step: Operator, plan: StepPlan, poo
     pool = pools.states[block.layer]
 
     def on_prefill(*inputs: Tensor) -> Tensor:
-        return scan(*inputs, batch=plan.scan, pool=pool, chunk_width=block.chunk_width)
+        return scan(*inputs, batch=plan.scan, pool=pool, chunk_width=block.chunk_width, impl=block.impl)
 
     def on_decode(*inputs: Tensor) -> Tensor:
-        return step(*inputs, pool, plan.decode)
+        return step(*inputs, pool, plan.decode, impl=block.impl)
 
     return lambda *inputs: _by_kind(plan, on_prefill, on_decode, *inputs)
 

@@ -19,6 +19,7 @@ from depthchart.engine.norm import RMSNorm, rotate
 from depthchart.engine.pools import KVPool, StatePools
 from depthchart.engine.ranks import Ranks
 from depthchart.engine.step import StepPlan
+from depthchart_kernels.checks import Backend
 
 __all__ = ["HybridModel", "build_model"]
 
@@ -27,14 +28,16 @@ def build_model(
     config: ModelConfig,
     *,
     chunk_width: int = 64,
+    impl: Backend = "auto",
     dtype: torch.dtype = torch.float32,
     device: str | torch.device = "cpu",
 ) -> HybridModel:
     """The model of a configuration; equal configurations have equal weights, on any device.
 
     ``chunk_width``: tokens a chunk of the scans (16, 32, 64, 128 or 256); results do not depend on it beyond rounding.
+    ``impl``: the kernels' backend; "auto" is Triton on CUDA and plain torch elsewhere.
     """
-    model = HybridModel(config, chunk_width)
+    model = HybridModel(config, chunk_width, impl)
     _fill(model)
     return model.requires_grad_(False).eval().to(device=device, dtype=dtype)
 
@@ -42,12 +45,12 @@ def build_model(
 class HybridModel(nn.Module):
     """Residual blocks over an embedding whose transpose is the head."""
 
-    def __init__(self, config: ModelConfig, chunk_width: int) -> None:
+    def __init__(self, config: ModelConfig, chunk_width: int, impl: Backend) -> None:
         super().__init__()
         self.config = config
         self.embedding = nn.Parameter(torch.empty(config.vocab, config.width))
         self.norms = nn.ModuleList(RMSNorm(config.width) for _ in config.pattern)
-        self.blocks = nn.ModuleList(_blocks(config, chunk_width))
+        self.blocks = nn.ModuleList(_blocks(config, chunk_width, impl))
         self.last_norm = RMSNorm(config.width)
 
     def forward(self, plan: StepPlan, kv: KVPool, states: StatePools, ranks: Ranks) -> Tensor:
@@ -86,9 +89,9 @@ class MLP(nn.Module):
 class GroupedAttention(nn.Module):
     """Attention with fewer key/value heads than query heads; caches keys and values."""
 
-    def __init__(self, config: ModelConfig, layer: int) -> None:
+    def __init__(self, config: ModelConfig, layer: int, impl: Backend) -> None:
         super().__init__()
-        self.config, self.layer = config, layer
+        self.config, self.layer, self.impl = config, layer, impl
         h, g, k = config.heads, config.kv_heads, config.head_dim
         self.q = nn.Linear(config.width, h * k, bias=False)
         self.kv = nn.Linear(config.width, 2 * g * k, bias=False)
@@ -100,7 +103,7 @@ class GroupedAttention(nn.Module):
         keys, values = self.kv(x).unflatten(1, (2, c.kv_heads, c.head_dim)).unbind(1)
         keys = rotate(keys, plan.positions, c.rope_dim)
         kv.write(self.layer, plan.kv_slots, torch.cat([keys, values], dim=-1))
-        parts = attend(plan.attention, q, kv.layers[self.layer], c.head_dim, c.head_dim**-0.5)
+        parts = attend(plan.attention, q, kv.layers[self.layer], c.head_dim, c.head_dim**-0.5, self.impl)
         return self.out(ranks.merge(*parts).to(x.dtype).flatten(1))
 
 
@@ -111,9 +114,9 @@ class LatentAttention(nn.Module):
     and the result by ``up_v`` (the absorbed form).
     """
 
-    def __init__(self, config: ModelConfig, layer: int) -> None:
+    def __init__(self, config: ModelConfig, layer: int, impl: Backend) -> None:
         super().__init__()
-        self.config, self.layer = config, layer
+        self.config, self.layer, self.impl = config, layer, impl
         h, k, latent = config.heads, config.head_dim, config.latent_dim
         self.q = nn.Linear(config.width, h * (k + config.rope_dim), bias=False)
         self.down = nn.Linear(config.width, latent + config.rope_dim, bias=False)
@@ -131,11 +134,11 @@ class LatentAttention(nn.Module):
         kv.write(self.layer, plan.kv_slots, torch.cat([self.norm(latent)[:, None], rope], dim=-1))
         wide = torch.cat([torch.einsum("thk,hkl->thl", q, self.up_k), q_rope], dim=-1)
         scale = (c.head_dim + c.rope_dim) ** -0.5
-        parts = attend(plan.attention, wide, kv.layers[self.layer], c.latent_dim, scale)
+        parts = attend(plan.attention, wide, kv.layers[self.layer], c.latent_dim, scale, self.impl)
         return self.out(torch.einsum("thl,hkl->thk", ranks.merge(*parts).to(x.dtype), self.up_v).flatten(1))
 
 
-def _blocks(config: ModelConfig, chunk_width: int) -> Iterator[nn.Module]:
+def _blocks(config: ModelConfig, chunk_width: int, impl: Backend) -> Iterator[nn.Module]:
     recurrent = {"gdn": GatedDelta, "kda": KimiDelta, "mamba2": Mamba2}
     attention = {"gqa": GroupedAttention, "mla": LatentAttention}
     count = {"attention": 0, "recurrent": 0}
@@ -146,9 +149,9 @@ def _blocks(config: ModelConfig, chunk_width: int) -> Iterator[nn.Module]:
             continue
         layer, count[kind] = count[kind], count[kind] + 1
         if kind == "attention":
-            yield attention[name](config, layer)
+            yield attention[name](config, layer, impl)
         else:
-            yield recurrent[name](config, layer, chunk_width)
+            yield recurrent[name](config, layer, chunk_width, impl)
 
 
 # --- weights ----------------------------------------------------------------------------------------------

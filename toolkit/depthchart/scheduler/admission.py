@@ -28,7 +28,9 @@ class PrefillBudget:
     step_tokens: int
     room_tokens: int
 
-    def first_cut(self, prefix: int, prompt_tokens: int, max_new_tokens: int) -> Cut:
+    def first_cut(
+        self, prefix: int, prompt_tokens: int, max_new_tokens: int, branch: int | None = None
+    ) -> Cut:
         """The end of a new request's first extend. It must fit with its whole output, and is not started where
         the budget leaves less than one cut grid of it."""
         extend = prompt_tokens - prefix
@@ -39,20 +41,20 @@ class PrefillBudget:
         if self.step_tokens < 1:
             return Cut(prefix, "the step's token budget is used up")
         end = self.rule.cut(
-            self.geometry, prefix, min(prefix + self.step_tokens, prompt_tokens), prompt_tokens
+            self.geometry, prefix, min(prefix + self.step_tokens, prompt_tokens), prompt_tokens, branch
         )
         return Cut(
             end,
             "" if end > prefix else f"the step has {self.step_tokens} tokens left, less than one cut grid",
         )
 
-    def next_cut(self, prefix: int, prompt_tokens: int) -> int:
+    def next_cut(self, prefix: int, prompt_tokens: int, branch: int | None = None) -> int:
         """The end of a started request's next extend: it always moves on, off the cut grid if it must."""
         tokens = min(self.step_tokens, self.room_tokens)
         if tokens <= 0:
             tokens = self.step_tokens
         end = min(prefix + max(tokens, 1), prompt_tokens)
-        cut = self.rule.cut(self.geometry, prefix, end, prompt_tokens)
+        cut = self.rule.cut(self.geometry, prefix, end, prompt_tokens, branch)
         return cut if cut > prefix else end
 
     def _paged(self, tokens: int) -> int:

@@ -55,11 +55,12 @@ class Extend:
 @dataclass(frozen=True, slots=True)
 class Decode:
     """Plan of one decode row: run token ``position`` on ``working``; ``snapshot`` is a copy of the state
-    after it, where one is due."""
+    after it, where one is due. ``tokens`` is more than one where steps without a checkpoint are planned together."""
 
     sequence: Sequence
     position: int
     snapshot: Snapshot | None
+    tokens: int = 1
 
 
 class Lifecycle:
@@ -82,6 +83,7 @@ class Lifecycle:
         self.memory = memory
         self.geometry = memory.geometry
         self.rule = RULES[rule] if isinstance(rule, str) else rule
+        self.decode_grid = self.rule.decode_grid(self.geometry)
         self.spare_pages = spare_pages
         self.emit = emit
         self.publisher = Publisher(memory, strict=strict, emit=emit)
@@ -175,27 +177,30 @@ class Lifecycle:
 
     # --- decode -------------------------------------------------------------------------------------------
 
-    def plan_decode(self, sequence: Sequence) -> Decode:
-        """Take what one decode step needs; raises PoolExhausted, taking nothing, without a page."""
-        end = sequence.computed + 1
+    def plan_decode(self, sequence: Sequence, tokens: int = 1) -> Decode:
+        """Take what one decode step needs, or ``tokens`` steps up to the next checkpoint at most; raises PoolExhausted,
+        taking nothing, without a page."""
+        end = sequence.computed + tokens
+        if not 1 <= tokens <= self.decode_grid - sequence.computed % self.decode_grid:
+            raise ValueError(f"tokens={tokens}: must be at least 1 and not pass the next multiple of {self.decode_grid}")
         if end > len(sequence.text):
             raise ValueError(
-                f"request {sequence.request!r} has no token {sequence.computed}: append it before its decode step"
+                f"request {sequence.request!r} has no token {end - 1}: append it before its decode step"
             )
         self._take_row(sequence, end)
         snapshot = None
-        if end % self.geometry.track_grid == 0:
+        if end % self.decode_grid == 0:
             track = sequence.next_track
             snapshot = Snapshot(sequence.tracks[track], end, end, track)
-        return Decode(sequence, sequence.computed, snapshot)
+        return Decode(sequence, sequence.computed, snapshot, tokens)
 
     def commit_decode(self, plan: Decode) -> None:
         """Book a decode row that the executor has run."""
         sequence, snapshots = plan.sequence, () if plan.snapshot is None else (plan.snapshot,)
-        self._write_tags(sequence, plan.position, plan.position + 1, snapshots)
-        sequence.computed += 1
+        self._write_tags(sequence, plan.position, plan.position + plan.tokens, snapshots)
+        sequence.computed += plan.tokens
         for snapshot in snapshots:
-            self._track(sequence, snapshot, "decode", plan.position, snapshot.depth)
+            self._track(sequence, snapshot, "decode", snapshot.depth - 1, snapshot.depth)
 
     # --- leaving ------------------------------------------------------------------------------------------
 

@@ -6,6 +6,7 @@ steps without prefill, or in all steps where ``mixed`` is on.
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -78,6 +79,7 @@ class Scheduler:
         self.waiting: dict[str, Job] = {}
         self.running: dict[str, Job] = {}
         self.done: dict[str, Job] = {}
+        self._ended: list[str] = []
         self.now_s, self.steps = 0.0, 0
         self._rng = random.Random(seed)
         self._planner = Planner(self.lifecycle, self.running, mixed, max_running, reserve or OutputReserve())
@@ -89,8 +91,9 @@ class Scheduler:
 
     # --- in and out ---------------------------------------------------------------------------------------
 
-    def submit(self, request: Request) -> Job:
-        """Queue a request. One that could never fit is rejected at once (its status says so)."""
+    def submit(self, request: Request, arrival_s: float | None = None) -> Job:
+        """Queue a request that came at ``arrival_s`` (default: now). One that could never fit is rejected at
+        once (its status says so)."""
         name = request.request_id
         if name in self.waiting or name in self.running or name in self.done:
             raise ValueError(f"request_id={name!r}: was submitted before; ids must be unique")
@@ -99,7 +102,8 @@ class Scheduler:
             raise ValueError(f"request_id={name!r}: the prompt must have at least one token")
         job = Job(request, len(self.waiting) + len(self.running) + len(self.done), text, len(text))
         self._clock()
-        self.log(Arrived(name, len(text), request.session or ""))
+        arrived = self.now_s if arrival_s is None else arrival_s
+        self.log(Arrived(name, len(text), request.session or "", arrived))
         need, room = len(text) + request.output_tokens, self.memory.allocator.total_tokens
         if need > room:
             return self._end(
@@ -126,6 +130,11 @@ class Scheduler:
         else:
             raise ValueError(f"request_id={request_id!r}: is neither waiting nor running")
 
+    def take_ended(self) -> list[str]:
+        """The requests that ended since this was last asked, in order."""
+        ended, self._ended = self._ended, []
+        return ended
+
     # --- one step -----------------------------------------------------------------------------------------
 
     def step(self) -> StepRecord | None:
@@ -143,6 +152,9 @@ class Scheduler:
         except BaseException:
             self._cancel(extends)
             raise
+        if not 0 <= result.seconds < math.inf:
+            self._cancel(extends)
+            raise ValueError(f"seconds={result.seconds!r}: a step must take a finite time of at least 0 s")
         self.now_s += result.seconds
         self._clock()
         self._book(batch, result)
@@ -236,6 +248,7 @@ class Scheduler:
     def _end(self, job: Job, status: Status, event: Aborted | Rejected | None = None) -> Job:
         job.status, job.sequence = status, None
         self.done[job.request_id] = job
+        self._ended.append(job.request_id)
         if event is not None:
             self.log(event)
         return job

@@ -51,7 +51,7 @@ class Planner:
             sequence = job.sequence
             assert sequence is not None
             self.budget.room_tokens = self._free() + len(sequence.row) * self._page() - sequence.computed
-            self._extend(job, self.budget.next_cut(sequence.computed, job.goal))
+            self._extend(job, self.budget.next_cut(sequence.computed, job.goal, sequence.branch))
 
     def admit(self, job: Job) -> bool:
         """Begin a waiting job and plan its first extend; False, nothing changed, where it must wait."""
@@ -68,7 +68,7 @@ class Planner:
         reserved = self.reserve.tokens(self.running.values(), self._page())
         self.budget.room_tokens = self._free() - path - reserved
         output = min(job.remaining_output, self.reserve.clip_tokens)
-        end, reason = self.budget.first_cut(match.tokens, len(job.text), output)
+        end, reason = self.budget.first_cut(match.tokens, len(job.text), output, match.branch)
         if end <= match.tokens:
             if (
                 self._planned
@@ -76,7 +76,7 @@ class Planner:
                 or self.budget.room_tokens < len(job.text) - match.tokens + output
             ):
                 return self._refuse(reason)
-            end = self.budget.next_cut(match.tokens, len(job.text))  # a whole step is less than one cut grid
+            end = self.budget.next_cut(match.tokens, len(job.text), match.branch)  # a whole step is less than one cut grid
         self._begin(job, end)
         return True
 

@@ -107,8 +107,7 @@ class Publisher:
 
     def _taken(self, sequence: Sequence, snapshot: Snapshot) -> bool:
         """Whether the node that would hold the state has one."""
-        node = self.memory.tree.lookup(sequence.text.ids(snapshot.wanted)).node
-        return node.end == snapshot.wanted // self.page * self.page and node.state is not None
+        return self.memory.tree.has_state(sequence.text.ids(snapshot.wanted))
 
     def _donate_at_end(self, sequence: Sequence, last: Snapshot) -> None:
         pages = last.wanted // self.page

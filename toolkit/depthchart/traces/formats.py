@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gzip
 import inspect
 import os
+import zlib
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from itertools import islice
@@ -75,6 +77,8 @@ def load_trace(
         notes.append(f"{loose} requests name an 'after' that is not in the trace; it was dropped")
     if limit is not None and len(requests) == limit:
         notes.append(f"first {limit} requests of the file")
+    if not requests:
+        raise ValueError(f"{path.name}: holds no request in the format {chosen.name!r}")
     return Trace(requests=tuple(requests), notes=tuple(notes), **fields)
 
 
@@ -92,8 +96,9 @@ def stream_trace(
     return chosen.read(path, log or DamageLog(), **options)
 
 
-def save_trace(trace: Trace, path: Path) -> Path:
+def save_trace(trace: Trace, path: str | os.PathLike[str]) -> Path:
     """Write ``trace`` in the neutral form that the file's name asks for; returns the path."""
+    path = Path(path)
     ending = "".join(path.suffixes[-2:]) if path.suffix == ".gz" else path.suffix
     if ending not in _WRITERS:
         raise ValueError(f"out={path.name!r} must end in one of: {', '.join(_WRITERS)}")
@@ -108,9 +113,12 @@ def detect(path: Path) -> Format:
     """
     if path.is_dir():
         return _named("ragpulse" if any(path.glob("0_trace.jsonl*")) else "coding-agent")
-    with open_bytes(path) as stream:
-        if stream.read(4) == b"PAR1":
-            return _named("parquet")
+    try:
+        with open_bytes(path) as stream:
+            if stream.read(4) == b"PAR1":
+                return _named("parquet")
+    except (EOFError, zlib.error, gzip.BadGzipFile) as fault:
+        raise ValueError(f"{path.name}: begins like a gzip file, but is none: {fault}") from fault
     seen: list[str] = []
     for table, keys in _samples(path):
         for each in FORMATS.values():

@@ -8,6 +8,7 @@ a handful of numbers. Segment 0 holds literal tokens by convention: (0, t, 1) is
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
@@ -98,6 +99,12 @@ class Trace:
     notes: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
+        for request in self.requests:
+            for name in ("arrival_s", "think_s"):
+                value = getattr(request, name)
+                if not math.isfinite(value) or (name == "think_s" and value < 0):
+                    least = " and at least 0" if name == "think_s" else ""
+                    raise ValueError(f"{name}={value!r} of {request.request_id!r}: must be finite{least}")
         ordered = tuple(sorted(self.requests, key=lambda request: request.arrival_s))
         object.__setattr__(self, "requests", ordered)
         seen: set[str] = set()
@@ -107,6 +114,7 @@ class Trace:
                     f"request_id={request.request_id!r} appears twice in {self.name!r}; ids must be unique"
                 )
             seen.add(request.request_id)
+        _check_order(ordered)
 
     def __len__(self) -> int:
         return len(self.requests)
@@ -166,3 +174,19 @@ class Trace:
             f"over {self.duration_s:,.1f} s, {self.prompt_tokens:,} prompt and "
             f"{self.output_tokens:,} output tokens ({self.source})"
         )
+
+
+def _check_order(requests: tuple[TraceRequest, ...]) -> None:
+    """Raise ValueError where requests wait for each other in a ring: none of them could ever come."""
+    after = {request.request_id: request.after for request in requests}
+    sound: set[str] = set()
+    for start in after:
+        chain: dict[str, None] = {}
+        name: str | None = start
+        while name is not None and name in after and name not in sound:
+            if name in chain:
+                ring = " after ".join([*list(chain)[list(chain).index(name) :], name])
+                raise ValueError(f"after: requests wait for each other: {ring}")
+            chain[name] = None
+            name = after[name]
+        sound.update(chain)

@@ -1,0 +1,106 @@
+"""How likely a cached state is to be used again, learned while the cache runs.
+
+States are sorted into kinds by what can be seen of them: whether texts end, go on or part at their node, and whether
+they were used before. For each kind it is counted, by age (time since the KV was last passed, in powers of
+two of the tree's clock), how many states stood by when something had to go, and how many were resumed from, or would have
+been, had they not been evicted. Uses over looks, both from a state's present age on, are the uses that keeping it earns
+per look: the hit density of LHD (Beckmann et al., NSDI 2018). A weak prior stands in until a kind has been seen
+often enough.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from itertools import accumulate
+from typing import TypeAlias
+
+from depthchart.cache.node import Node
+from depthchart.cache.worth import Worth, covered_from
+
+__all__ = ["Outlook"]
+
+Kind: TypeAlias = int  # 2 * (0: texts end here, 1: one goes on, 2: they part) + (used before)
+
+AGES = 48  # powers of two of the tree's clock
+PRIOR_LOOKS = 50.0  # looks that the prior is worth; results change little from 20 to 100
+
+
+class Outlook:
+    """What a tree knows of its states' future. ``now`` is the tree's clock, set by the tree before it asks."""
+
+    def __init__(self, worth: Worth) -> None:
+        self.worth = worth
+        self.now = 0
+        self._used = [[0] * AGES for _ in range(6)]
+        self._looked = [[0] * AGES for _ in range(6)]
+        self._all_used, self._all_looked = 1, 100
+        self._chances: list[list[float]] | None = None
+
+    def used(self, node: Node) -> None:
+        """A text has resumed from the node's state (told before the node's clock is refreshed)."""
+        self.missed(node)
+        node.uses += 1
+
+    def missed(self, node: Node) -> None:
+        """A text would have resumed from the node's state, had it not been evicted."""
+        self._used[_kind(node)][self._age(node)] += 1
+        self._all_used += 1
+        self._chances = None
+
+    def looked(self, nodes: Iterable[Node]) -> None:
+        """These states stood by while one had to be chosen."""
+        for node in nodes:
+            self._looked[_kind(node)][self._age(node)] += 1
+            self._all_looked += 1
+        self._chances = None
+
+    def chance(self, node: Node) -> float:
+        """Uses per look of states of this node's kind, from its age on; within a power of two it falls with the
+        root of the age, as the prior does, so that the younger of two alike is worth more."""
+        if self._chances is None:
+            self._chances = [self._density(kind) for kind in range(6)]
+        age = self._age(node)
+        return self._chances[_kind(node)][age] * math.sqrt(0.75 * 2.0**age / (self.now - node.last_use + 1))
+
+    def gain(self, node: Node) -> float:
+        """Work that the node's state saves per look: its chance times its reach beyond the state above it."""
+        return self.chance(node) * self.worth.work(covered_from(node), node.end)
+
+    def gain_per_token(self, leaf: Node) -> float:
+        """The same over the KV that goes with a leaf; nothing where it has no state, since no text can resume there."""
+        return self.gain(leaf) / (leaf.end - freed_from(leaf)) if leaf.state is not None else 0.0
+
+    def _density(self, kind: Kind) -> list[float]:
+        """By age. The prior is the mean of all kinds, more for the young and less for the old."""
+        mean = self._all_used / self._all_looked
+        tails = zip(_tails(self._used[kind]), _tails(self._looked[kind]), strict=True)
+        return [
+            (used + PRIOR_LOOKS * mean * 4 * 2.0 ** (-age / 2)) / (looked + PRIOR_LOOKS)
+            for age, (used, looked) in enumerate(tails)
+        ]
+
+    def _age(self, node: Node) -> int:
+        return (self.now - node.last_use).bit_length()
+
+
+def _kind(node: Node) -> Kind:
+    return 2 * min(len(node.children), 2) + (node.uses > 0)
+
+
+def _tails(counts: list[int]) -> list[int]:
+    """For each age, the sum from it on."""
+    return list(accumulate(reversed(counts)))[::-1]
+
+
+def freed_from(leaf: Node) -> int:
+    """Where the KV begins that goes when the leaf goes: tombstones above it that nothing else needs go with it."""
+    node = leaf
+    while (
+        node.parent is not None
+        and node.parent.end
+        and node.parent.state is None
+        and len(node.parent.children) == 1
+    ):
+        node = node.parent
+    return node.start

@@ -1,0 +1,235 @@
+"""Figures of a sweep: a heat map over two axes, and the Pareto front of memory, reuse and waiting time."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.colors import LinearSegmentedColormap, to_rgb
+from matplotlib.figure import Figure
+from matplotlib.image import AxesImage
+
+from depthchart.charts.layout import require_columns
+from depthchart.charts.style import Palette, figure, style
+
+__all__ = ["axes_to_draw", "heat_map", "pareto", "pareto_front"]
+
+_MARKS = ("o", "s", "^", "D", "v", "P", "X", "*")
+
+
+def heat_map(
+    frame: pd.DataFrame,
+    x: str,
+    y: str,
+    value: str = "reuse",
+    *,
+    panels: str | None = None,
+    title: str | None = None,
+    theme: str = "light",
+) -> Figure:
+    """``value`` over two settings, one panel for each value of ``panels``; the mean where several rows share a cell.
+
+    Args:
+        frame: rows of a sweep; those that failed are left out.
+        x: setting along the horizontal axis.
+        y: setting along the vertical axis.
+        value: column of results; a share is shown in percent.
+        panels: setting that tells the panels apart; None draws one.
+        title: above the figure.
+        theme: "light" or "dark".
+    """
+    require_columns(frame, tuple(filter(None, (x, y, value, panels))), "frame")
+    good = frame[frame["status"] == "ok"] if "status" in frame else frame
+    if good.empty:
+        raise ValueError("frame: no row that worked, so there is nothing to draw")
+    names = list(dict.fromkeys(good[panels])) if panels else [None]
+    values = good[value].astype(float)
+    with style(theme) as c:
+        columns = min(len(names), 4)
+        rows = -(-len(names) // columns)
+        cells = good[x].nunique(), good[y].nunique()
+        width, height = max(2.6, 0.75 * cells[0] + 1.2), max(1.9, 0.5 * cells[1] + 1.1)
+        fig = figure(
+            min(14.0, width * columns + 1.4),
+            height * rows + (0.6 if title else 0.3),
+            theme=theme,
+            layout="constrained",
+        )
+        grid = fig.subplots(rows, columns, squeeze=False)
+        shades = LinearSegmentedColormap.from_list(
+            "depthchart", [c.paper, c.kv, c.kv_edge, c.locked if theme == "light" else c.state]
+        )
+        limits = (float(values.min()), float(values.max()))
+        image = None
+        for ax, name in zip(grid.flat, names, strict=False):
+            part = good if name is None else good[good[panels] == name]
+            image = _cells(ax, part, x, y, value, shades, limits, c)
+            ax.set_title("" if name is None else f"{_words(str(panels))} {name}", size=10)
+        for ax in list(grid.flat)[len(names) :]:
+            ax.set_axis_off()
+        assert image is not None
+        bar = fig.colorbar(image, ax=grid.ravel().tolist(), shrink=0.85)
+        bar.set_label(_words(value))
+        if title:
+            fig.suptitle(title)
+    return fig
+
+
+def _cells(
+    ax: Axes,
+    part: pd.DataFrame,
+    x: str,
+    y: str,
+    value: str,
+    shades: LinearSegmentedColormap,
+    limits: tuple[float, float],
+    c: Palette,
+) -> AxesImage:
+    table = part.assign(**{value: part[value].astype(float)}).pivot_table(
+        index=y, columns=x, values=value, aggfunc="mean", sort=True
+    )
+    low, high = limits
+    image = ax.imshow(
+        table.to_numpy(),
+        cmap=shades,
+        vmin=low,
+        vmax=high if high > low else low + 1,
+        aspect="auto",
+        origin="lower",
+    )
+    ax.set_xticks(range(len(table.columns)), [_short(v) for v in table.columns])
+    ax.set_yticks(range(len(table.index)), [_short(v) for v in table.index])
+    ax.set(xlabel=_words(x), ylabel=_words(y))
+    ax.tick_params(length=0)
+    ax.grid(visible=False)
+    for (row, column), number in np.ndenumerate(table.to_numpy()):
+        if np.isnan(number):
+            ax.text(column, row, "illegal", ha="center", va="center", size=7, color=c.muted)
+            continue
+        share = (number - low) / (high - low) if high > low else 0.0
+        dark = sum(w * v for w, v in zip((0.3, 0.59, 0.11), to_rgb(shades(share)), strict=True)) < 0.5
+        text = f"{number:.0%}" if value == "reuse" else f"{number:.3g}"
+        ax.text(column, row, text, ha="center", va="center", size=8, color="#ffffff" if dark else "#1d2733")
+    return image
+
+
+def pareto(
+    frame: pd.DataFrame,
+    cost: str,
+    value: str = "reuse",
+    *,
+    group: str | None = None,
+    shade: str | None = None,
+    title: str | None = None,
+    theme: str = "light",
+) -> Figure:
+    """Every configuration as a mark at its cost and its value, and the line of those that no other one beats in both.
+
+    Args:
+        frame: rows of a sweep; those that failed are left out.
+        cost: column of which less is better, such as ``memory_bytes`` or ``kv_tokens``.
+        value: column of which more is better.
+        group: setting that the marks' shape and colour tell apart, at most eight values.
+        shade: a third column, shown by the size of the marks (such as ``ttft_mean_s``).
+        title: above the figure.
+        theme: "light" or "dark".
+    """
+    require_columns(frame, tuple(filter(None, (cost, value, group, shade))), "frame")
+    good = (frame[frame["status"] == "ok"] if "status" in frame else frame).dropna(subset=[cost, value])
+    names = list(dict.fromkeys(good[group])) if group else [None]
+    if len(names) > len(_MARKS):
+        raise ValueError(
+            f"group={group!r}: has {len(names)} values; at most {len(_MARKS)} marks can be told apart"
+        )
+    with style(theme) as c:
+        fig = figure(9.5, 5.0, theme=theme, layout="constrained")
+        ax = fig.subplots()
+        front = pareto_front(good, cost, value)
+        ax.plot(
+            front[cost].astype(float),
+            front[value].astype(float),
+            color=c.muted,
+            lw=1.2,
+            drawstyle="steps-post",
+            zorder=1,
+            label="best at its cost",
+        )
+        colours = (c.state, c.misplaced, c.locked, c.refused, c.kv_edge, c.tombstone, c.ink, c.muted)
+        for name, mark, colour in zip(names, _MARKS, colours, strict=False):
+            part = good if name is None else good[good[group] == name]
+            sizes = (
+                42.0
+                if shade is None
+                else 20 + 160 * _scaled(part[shade].astype(float), good[shade].astype(float))
+            )
+            ax.scatter(
+                part[cost].astype(float),
+                part[value].astype(float),
+                s=sizes,
+                marker=mark,
+                color=colour,
+                edgecolor=c.paper,
+                lw=0.8,
+                zorder=2,
+                label=None if name is None else str(name),
+            )
+        ax.set(xlabel=_words(cost), ylabel=_words(value))
+        span = good[cost].astype(float)
+        if span.min() > 0 and span.max() > 20 * span.min():
+            ax.set_xscale("log")
+        if value == "reuse":
+            ax.yaxis.set_major_formatter(lambda number, _: f"{number:.0%}")
+        ax.xaxis.set_major_formatter(lambda number, _: _short(number))
+        note = "" if shade is None else f"size of a mark: {_words(shade)}"
+        fig.legend(loc="outside right center", title=note or None, title_fontsize=8)
+        if title:
+            ax.set_title(title)
+    return fig
+
+
+def pareto_front(frame: pd.DataFrame, cost: str, value: str) -> pd.DataFrame:
+    """The rows that no other row beats: none costs as little and gives more. Ascending cost."""
+    ordered = frame.sort_values([cost, value], ascending=[True, False], kind="stable")
+    best = ordered[value].astype(float).cummax()
+    return ordered[best > best.shift(1, fill_value=-np.inf)]
+
+
+def _scaled(part: pd.Series, whole: pd.Series) -> pd.Series:
+    low, high = whole.min(), whole.max()
+    return (part - low) / (high - low) if high > low else part * 0.0 + 0.5
+
+
+_NAMES = {
+    "kv_tokens": "KV pool (tokens)",
+    "state_slots": "state pool (slots)",
+    "reuse": "share of prompt tokens reused",
+}
+
+
+def _words(column: str) -> str:
+    if column in _NAMES:
+        return _NAMES[column]
+    units = {"tokens": "tokens", "bytes": "bytes", "s": "s"}
+    stem, _, last = column.rpartition("_")
+    return f"{stem.replace('_', ' ')} ({units[last]})" if last in units and stem else column.replace("_", " ")
+
+
+def _short(value: object) -> str:
+    if isinstance(value, (int, float, np.integer, np.floating)) and not isinstance(value, bool):
+        number = float(value)
+        for unit, word in ((2**30, "Gi"), (2**20, "Mi"), (2**10, "Ki")):
+            if number >= unit and number % unit == 0:
+                return f"{number / unit:g} {word}"
+        for size, word in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
+            if number >= 10 * size or (number >= size and number % size == 0):
+                return f"{number / size:.4g}{word}"
+        return f"{number:g}"
+    return str(value)
+
+
+def axes_to_draw(frame: pd.DataFrame, settings: Sequence[str]) -> list[str]:
+    """The settings of which a sweep has several values, those with the most first."""
+    counts = {name: frame[name].nunique(dropna=False) for name in settings if name in frame}
+    return sorted((name for name, count in counts.items() if count > 1), key=lambda name: -counts[name])

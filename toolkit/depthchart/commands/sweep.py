@@ -1,0 +1,185 @@
+"""``depthchart sweep``: many configurations of one trace, resumable."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tomllib
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from depthchart.commands.flags import add_verb
+from depthchart.display import table_text
+from depthchart.sweep_task import AXES
+
+if TYPE_CHECKING:
+    from depthchart.sweep import Sweep
+
+NAME = "sweep"
+HELP = "run many configurations of a trace and keep the results; goes on where it was stopped"
+_OPTIONS = ("trace", "limit", "sample", "seed", "timed", "workers")
+_EXAMPLES = """a configuration file:
+  trace = "agentic"
+  limit = 300
+  timed = false
+  [grid]
+  page_size = [16, 64, 512]
+  preset = ["sglang", "vllm-junction", "depthchart"]
+  kv_tokens = [65536, 131072]
+  state_slots = [24, 48, 96]
+
+examples:
+  depthchart sweep grid.toml --out sweep/
+  depthchart sweep --grid page_size=64 --grid preset=sglang,depthchart --grid kv_tokens=65536,131072 \\
+      --grid state_slots=24,48 --out sweep/
+
+writes results.csv, skipped.csv, sweep.json, figures, and one file a result under results/
+exit code: 0 done, 1 some configuration failed, 2 the call is wrong, 130 stopped (what is done is kept)"""
+
+
+def add_parser(subparsers: Any) -> None:
+    """Add the verb to the command line's subparsers."""
+    parser = add_verb(subparsers, NAME, HELP, _EXAMPLES)
+    parser.add_argument("config", nargs="?", metavar="CONFIG.toml", help="trace, options and a table [grid]")
+    parser.add_argument(
+        "--grid",
+        action="append",
+        default=[],
+        metavar="AXIS=A,B",
+        help=f"values of an axis: {', '.join(AXES)}",
+    )
+    parser.add_argument("--trace", help="a trace file, or a bundled trace (default: agentic)")
+    parser.add_argument("--limit", type=int, metavar="N", help="read only so many requests")
+    parser.add_argument(
+        "--sample", type=int, metavar="N", help="so many combinations at random in place of all"
+    )
+    parser.add_argument("--seed", type=int, metavar="N", help="of the sample (default: 0)")
+    parser.add_argument(
+        "--timed",
+        action=argparse.BooleanOptionalAction,
+        help="with scheduler and time model (slower; gives TTFT)",
+    )
+    parser.add_argument("--workers", type=int, metavar="N", help="processes (default: all cores)")
+    parser.add_argument("--out", metavar="DIR", help="folder of the results (default: only print)")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Sweep and print; 1 where a configuration failed."""
+    from depthchart.sweep import sweep
+    from depthchart.traces import load_trace
+
+    options, grid = _read(args)
+    try:
+        trace = load_trace(options.pop("trace", "agentic"), limit=options.pop("limit", None))
+    except OSError as fault:
+        raise ValueError(str(fault)) from fault
+    try:
+        made = sweep(trace, out=args.out, progress=sys.stderr.isatty(), **options, **grid)
+    except KeyboardInterrupt:
+        if args.out:
+            done = len(list(Path(args.out).glob("results/*.json")))
+            print(
+                f"depthchart: stopped; {done} results are kept in {args.out}: the same call goes on from there",
+                file=sys.stderr,
+            )
+        raise
+    _show(made)
+    if args.out:
+        _draw(made, list(grid), Path(args.out), f"{trace.name} ({trace.source})")
+        print(f"wrote {args.out}", file=sys.stderr)
+    return int((made.frame["status"] != "ok").any())
+
+
+def _read(args: argparse.Namespace) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Options and grid: those of the file, with what was given beside it on top."""
+    facts: dict[str, Any] = {}
+    if args.config:
+        try:
+            facts = tomllib.loads(Path(args.config).read_text())
+        except OSError as fault:
+            raise ValueError(f"{args.config}: {fault.strerror or fault}") from fault
+        except tomllib.TOMLDecodeError as fault:
+            raise ValueError(f"{args.config}: {fault}") from fault
+    grid = dict(facts.pop("grid", {}))
+    unknown = [name for name in facts if name not in _OPTIONS]
+    if unknown:
+        raise ValueError(
+            f"{args.config}: {unknown[0]} is no option; there are {', '.join(_OPTIONS)} and the table [grid]"
+        )
+    for word in args.grid:
+        name, sign, values = word.partition("=")
+        if not sign or not values:
+            raise ValueError(f"--grid {word!r}: must be AXIS=VALUE,VALUE")
+        grid[name] = [_value(value) for value in values.split(",")]
+    given = {name: getattr(args, name) for name in _OPTIONS if getattr(args, name) is not None}
+    if not grid:
+        raise ValueError("grid: is empty; give a table [grid] in the file, or --grid AXIS=A,B")
+    return {**facts, **given}, grid
+
+
+def _value(word: str) -> Any:
+    for read in (int, float):
+        try:
+            return read(word)
+        except ValueError:
+            continue
+    return {"true": True, "false": False, "none": None}.get(word.lower(), word)
+
+
+def _show(made: Sweep) -> None:
+    frame = made.frame
+    settings = [name for name in frame.columns if name in AXES and frame[name].nunique(dropna=False) > 1]
+    shown = [*settings, "reuse", "reused_tokens", "lost_tokens", "wrong_requests"]
+    if frame["ttft_mean_s"].notna().any():
+        shown += ["ttft_mean_s", "prompt_tokens_per_s"]
+    ordered = frame.sort_values("reuse", ascending=False, kind="stable")
+    rows = [tuple(_text(value) for value in row) for row in ordered[shown].itertuples(index=False)]
+    print(table_text([tuple(shown), *rows[:40]], numeric=range(len(settings), len(shown))))
+    print(f"\n{len(frame)} configurations, {made.computed} run now, {len(made.skipped)} skipped as illegal")
+    for reason, count in made.skipped["reason"].value_counts().items():
+        print(f"  {count} x {reason}")
+    for reason, count in frame.loc[frame["status"] != "ok", "reason"].value_counts().items():
+        print(f"  failed {count} x {reason}")
+
+
+def _text(value: Any) -> str:
+    return (
+        f"{value:.4f}" if isinstance(value, float) else f"{value:,}" if isinstance(value, int) else str(value)
+    )
+
+
+def _draw(made: Sweep, axes: list[str], folder: Path, title: str) -> None:
+    """A heat map of the two settings with most values, and the front over memory, as far as there are several values."""
+    from depthchart.charts.style import to_png
+    from depthchart.charts.sweeps import axes_to_draw, heat_map, pareto
+    from depthchart.files import write_whole
+
+    good = made.frame[made.frame["status"] == "ok"]
+    varied = axes_to_draw(good, axes)
+    if len(varied) >= 2:
+        numbers = [name for name in varied if good[name].map(lambda v: isinstance(v, (int, float))).all()]
+        x, y = (numbers + [name for name in varied if name not in numbers])[:2]
+        panels = next(
+            (name for name in ("preset", "rule", *varied) if name in varied and name not in (x, y)), None
+        )
+        rest = [name for name in varied if name not in (x, y, panels)]
+        note = f"\nmean over {', '.join(rest)}" if rest else ""
+        write_whole(
+            folder / "heat.png", to_png(heat_map(good, x, y, panels=panels, title=title + note), dpi=150)
+        )
+    cost = (
+        "memory_bytes"
+        if good["memory_bytes"].notna().any()
+        else "kv_tokens"
+        if "kv_tokens" in varied
+        else None
+    )
+    if cost is not None and good[cost].nunique() > 1:
+        group = next(
+            (name for name in ("preset", "rule", "eviction") if name in varied and good[name].nunique() <= 8),
+            None,
+        )
+        shade = "ttft_mean_s" if good["ttft_mean_s"].notna().all() else None
+        write_whole(
+            folder / "pareto.png", to_png(pareto(good, cost, group=group, shade=shade, title=title), dpi=150)
+        )

@@ -1,0 +1,225 @@
+"""Engines as complete bundles: depth rule, cuts, decode checkpoints, eviction, refresh, matching, caps.
+
+A preset is given a geometry and two pools and answers the settings for ``simulate`` or ``serve``. What is simplified:
+every engine gets the same radix tree over whole pages and two pools, one for KV and one for states. vLLM in truth
+keeps both in one pool of equal blocks, and llama.cpp keeps a copy of the text for each slot; both
+reuse no more than the bundle here, which shares.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from datetime import date
+from difflib import get_close_matches
+from typing import Any, Final
+
+from depthchart.depth import RULES, Rule
+from depthchart.geometry import Geometry
+from depthchart.rules import decode_on_interval, every_n, spaced, vllm_all, vllm_junction, vllm_steps
+
+__all__ = ["ENGINES", "PRESETS", "Preset", "Setup", "llamacpp", "preset", "sglang_at"]
+
+
+@dataclass(frozen=True, slots=True)
+class Setup:
+    """A preset applied: the rule, the pools (tokens, slots) and the cache's policies by name."""
+
+    rule: Rule
+    kv_tokens: int
+    state_slots: int
+    policies: Mapping[str, Any]
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """Keyword arguments for ``simulate`` and ``serve``, the rule among them."""
+        return {
+            "rule": self.rule,
+            "kv_tokens": self.kv_tokens,
+            "state_slots": self.state_slots,
+            **self.policies,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Preset:
+    """One engine at one time.
+
+    ``since``: from when the engine behaves so (ISO date, "" where it is not dated); ``source``: public threads;
+    ``make_rule(geometry, kv_tokens, state_slots)`` gives the depth rule; ``policies`` are keyword arguments of
+    ``Memory``; ``joint_pool`` where KV and states share one pool of blocks half and half.
+    """
+
+    name: str
+    summary: str
+    source: str
+    make_rule: Callable[[Geometry, int, int], Rule]
+    policies: Mapping[str, Any] = field(default_factory=dict)
+    since: str = ""
+    joint_pool: bool = False
+    on_page: bool = False  # branch depths on the tree page, for rules that can store any depth
+
+    def apply(self, geometry: Geometry, kv_tokens: int, state_slots: int) -> Setup:
+        """The settings on these pools. A joint pool counts a block of one tree page as one state, in vLLM's way, and
+        splits all blocks evenly, since each block of text then takes one for KV and one for its state."""
+        kv, slots = kv_tokens, state_slots
+        if self.joint_pool:
+            slots = (kv_tokens // geometry.tree_page + state_slots) // 2
+            kv = slots * geometry.tree_page
+        policies = dict(self.policies)
+        if self.on_page:
+            policies["branch_grid"] = geometry.tree_page
+        return Setup(self.make_rule(geometry, kv, slots), kv, slots, policies)
+
+
+def sglang_at(day: str | date) -> Preset:
+    """SGLang's bundle on a day (ISO); raises ValueError before the first one."""
+    asked = day if isinstance(day, date) else _day(day)
+    known = [made for made in _SGLANG if date.fromisoformat(made.since) <= asked]
+    if not known:
+        first = _SGLANG[0].since
+        raise ValueError(
+            f"day={asked.isoformat()}: SGLang has checkpoints in a paged tree since {first}; nearest: {first}"
+        )
+    return known[-1]
+
+
+def llamacpp(every: int = 8192, keep: int = 32, *, restores: bool = True) -> Preset:
+    """llama.cpp with a checkpoint every ``every`` tokens, at most ``keep`` on one text besides the live state at its end,
+    the nearest earlier one restored; ``restores=False``: checkpoints are kept and never used (llama.cpp#24035), so that
+    only a text that goes on where another ended is not run anew."""
+    if keep < 1:
+        raise ValueError(f"keep={keep}: must be at least 1; nearest legal: 1")
+    rule = every_n(every)
+    return Preset(
+        "llamacpp" if restores else "llamacpp-24035",
+        f"a checkpoint every {every} tokens, at most {keep} a text, "
+        + ("nearest earlier one restored" if restores else "none ever restored"),
+        "llama.cpp#16382, #20087, #24035",
+        lambda g, kv, slots: rule,
+        {"max_states_per_path": keep + 1, "matching": "nearest" if restores else "tip"},
+    )
+
+
+def preset(name: str) -> Preset:
+    """A preset by name, or SGLang's on a day as ``sglang@2026-08-20``; an unknown name raises ValueError with the
+    nearest one."""
+    if name in PRESETS:
+        return PRESETS[name]
+    if name.startswith("sglang@"):
+        return sglang_at(name.removeprefix("sglang@"))
+    near = get_close_matches(str(name), PRESETS, n=1, cutoff=0.4)
+    hint = f"; nearest: {near[0]!r}" if near else ""
+    raise ValueError(
+        f"preset={name!r}: no such preset{hint}; there are {', '.join(PRESETS)} and sglang@YYYY-MM-DD"
+    )
+
+
+def _named(rule: str) -> Callable[[Geometry, int, int], Rule]:
+    return lambda g, kv, slots: RULES[rule]
+
+
+def _day(text: str) -> date:
+    try:
+        return date.fromisoformat(text)
+    except ValueError:
+        raise ValueError(f"day={text!r}: must be an ISO date, such as 2026-08-20") from None
+
+
+def _spaced(geometry: Geometry, kv_tokens: int, state_slots: int) -> Rule:
+    """Two inner states for each stretch of KV that one slot has to serve would only push each other out; half as many
+    leave room for the ends and the branches."""
+    return spaced(max(geometry.tree_page, 2 * kv_tokens // state_slots))
+
+
+_OLD_DECODE = decode_on_interval(RULES["chunk_grid"])
+_R1_OLD_DECODE = decode_on_interval(RULES["prefix_relative"])
+
+_SGLANG: Final = (
+    Preset(
+        "sglang-2025-12",
+        "chunk_grid; a match refreshes the states of its whole path; decode checkpoints on their interval",
+        "sglang#14792",
+        lambda g, kv, slots: _OLD_DECODE,
+        {"refresh": "path", "keep_tombstones": True},
+        "2025-12-10",
+    ),
+    Preset(
+        "sglang-before-34808",
+        "chunk_grid; a match refreshes the state that it uses",
+        "sglang#31648",
+        lambda g, kv, slots: _OLD_DECODE,
+        {"keep_tombstones": True},
+        "2026-07-18",
+    ),
+    Preset(
+        "sglang-34808",
+        "prefix_relative: depths on lcm(cache_chunk, tree_page), counted from the prefix",
+        "sglang#34808",
+        lambda g, kv, slots: _R1_OLD_DECODE,
+        {"keep_tombstones": True},
+        "2026-08-14",
+    ),
+    Preset(
+        "sglang-35412",
+        "the same, decode checkpoints on lcm(grid, interval)",
+        "sglang#35412",
+        _named("prefix_relative"),
+        {"keep_tombstones": True},
+        "2026-08-18",
+    ),
+    Preset(
+        "sglang-39115",
+        "absolute: depths are multiples of the grid in the text",
+        "sglang#39115",
+        _named("absolute"),
+        {"keep_tombstones": True},
+        "2026-09-11",
+    ),
+    Preset(
+        "sglang",
+        "release 0.5.23: absolute under DCP, with cuts on cache_chunk, else counted from the prefix",
+        "sglang#40907",
+        _named("dcp_gated"),
+        {"keep_tombstones": True},
+        "2026-10-01",
+    ),
+)
+
+_OTHERS: Final = (
+    Preset(
+        "vllm-align",
+        "each step ends on a block and leaves its state there",
+        "vllm#30877",
+        lambda g, kv, slots: vllm_steps(),
+        since="2025-12-17",
+    ),
+    Preset(
+        "vllm-junction",
+        "align, and a cut where KV goes on and no state does",
+        "vllm#37898",
+        lambda g, kv, slots: vllm_junction(),
+        since="2026-06-10",
+    ),
+    Preset(
+        "vllm-all",
+        "a state at every block end, in one pool with the KV",
+        "vllm#25752",
+        lambda g, kv, slots: vllm_all(),
+        since="2025-10",
+        joint_pool=True,
+    ),
+    llamacpp(),
+    Preset(
+        "depthchart",
+        "exact depths: last page, branch, some on the way; states and KV go by the work that they are expected to save",
+        "this project",
+        _spaced,
+        {"eviction": "gain", "state_eviction": "gain"},
+        on_page=True,
+    ),
+)
+
+PRESETS: Final[Mapping[str, Preset]] = {made.name: made for made in (*_SGLANG, *_OTHERS)}
+ENGINES: Final = tuple(name for name in PRESETS if name != "depthchart")
+"""All presets of engines, as opposed to our own."""

@@ -1,0 +1,109 @@
+"""Depth rules that belong to one engine's bundle and depend on its settings; ``depthchart.presets`` uses them.
+
+Each function returns a ``Rule``. Depths are counts of tokens.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from depthchart.depth import RULES, Decision, Rule
+from depthchart.geometry import Geometry
+
+__all__ = ["decode_on_interval", "every_n", "spaced", "vllm_all", "vllm_junction", "vllm_steps"]
+
+
+def decode_on_interval(rule: Rule) -> Rule:
+    """The rule with decode checkpoints on its track interval alone, as SGLang took them before #35412: where DCP widens
+    the tree page, they hang on the node before."""
+    return replace(rule, name=f"{rule.name}_on_interval", decode_grid=lambda g: g.track_interval)
+
+
+def vllm_steps() -> Rule:
+    """vLLM's align mode (vllm#30877): prefill steps end on blocks, each leaves its state; so do decode steps."""
+    return replace(RULES["vllm_align"], decode_grid=lambda g: g.tree_page)
+
+
+def vllm_junction() -> Rule:
+    """Align mode that also cuts a step where KV goes on and no state does (vllm#37898, merged 2026-06-10)."""
+    return replace(vllm_steps(), name="vllm_junction", cuts_branch=True)
+
+
+def vllm_all() -> Rule:
+    """vLLM's all mode (vllm#25752): a state at every block end that the kernel's chunks meet."""
+
+    def decide(g: Geometry, prefix: int, end: int, branch: int | None) -> Decision:
+        first = prefix // g.tree_page * g.tree_page + g.tree_page
+        ends = [
+            d for d in range(first, end + 1, g.tree_page) if d == end or (d - prefix) % g.chunk_width == 0
+        ]
+        if not ends:
+            return Decision(
+                None, False, f"no block of {g.tree_page} ends at a chunk end in ({prefix}, {end}]"
+            )
+        return Decision(ends[-1], True, f"all {len(ends)} block ends, up to {ends[-1]}", tuple(ends[:-1]))
+
+    return Rule(
+        "vllm_all",
+        "a state at every block end (vllm#25752)",
+        decide=decide,
+        cut_grid=lambda g: g.tree_page,
+        decode_grid=lambda g: g.tree_page,
+    )
+
+
+def every_n(tokens: int) -> Rule:
+    """llama.cpp's checkpoints: every ``tokens`` tokens of a prompt, and the live state at its end (llama.cpp#20087)."""
+    if tokens < 1:
+        raise ValueError(f"tokens={tokens}: must be at least 1; nearest legal: 1")
+
+    def decide(g: Geometry, prefix: int, end: int, branch: int | None) -> Decision:
+        page = g.tree_page
+        depths = {depth // page * page for depth in (*range(prefix + tokens, end, tokens), end)}
+        kept = sorted(depth for depth in depths if depth > prefix)
+        if not kept:
+            return Decision(None, False, f"no page of {page} ends in ({prefix}, {end}]")
+        return Decision(kept[-1], True, f"every {tokens} tokens from {prefix}, and the end", tuple(kept[:-1]))
+
+    return Rule(
+        "every_n",
+        f"every {tokens} tokens and at the end (llama.cpp)",
+        decide=decide,
+        snapshots="any",
+        decode_grid=lambda g: g.tree_page,
+    )
+
+
+def spaced(spacing: int) -> Rule:
+    """Our own: the last page of the text, the branch depth, and every multiple of ``spacing`` tokens on the way.
+
+    The kernel stores any depth. Where a text ends on a page, the page before is kept as well: the same prompt again is
+    matched to one token less than its length (sglang#30882, vllm#50409). A full budget of tokens tells a cut, where that
+    is of no use.
+    """
+    if spacing < 1:
+        raise ValueError(f"spacing={spacing}: must be at least 1; nearest legal: 1")
+
+    def decide(g: Geometry, prefix: int, end: int, branch: int | None) -> Decision:
+        page, cut = g.tree_page, end - prefix >= g.chunked_prefill_size
+        step = -(-spacing // page) * page
+        wanted = set(range(prefix // step * step + step, end + 1, step))
+        wanted.add(end // page * page)
+        if not cut:
+            wanted.add((end - 1) // page * page)
+        if branch is not None:
+            wanted.add(branch // page * page)
+        kept = sorted(depth for depth in wanted if prefix < depth <= end)
+        if not kept:
+            return Decision(None, False, f"nothing to keep in ({prefix}, {end}]")
+        return Decision(
+            kept[-1], True, f"{len(kept)} of: last page, branch, multiples of {step}", tuple(kept[:-1])
+        )
+
+    return Rule(
+        "spaced",
+        f"last page, branch depth, every {spacing} tokens; any depth",
+        decide=decide,
+        snapshots="any",
+        decode_grid=lambda g: g.tree_page,
+    )
