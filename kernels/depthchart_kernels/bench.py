@@ -27,8 +27,9 @@ from tqdm import tqdm
 
 import depthchart_kernels as dk
 from depthchart_kernels.checks import WIDTHS
+from depthchart_kernels.samples import random_inputs
 
-__all__ = ["Case", "Ceilings", "Row", "bench", "ceilings", "main", "work"]
+__all__ = ["Case", "Ceilings", "Row", "bench", "ceilings", "main", "measure", "work"]
 
 OPS = ("gated_delta", "kda", "ssd")
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
@@ -119,7 +120,6 @@ def _once(call: Callable[[], object], device: str) -> float:
 
 def prepare(case: Case, device: str) -> Callable[[], Tensor]:
     """A call of the case on seeded inputs; the snapshots lie evenly, off every chunk grid."""
-    r = torch.Generator().manual_seed(0)
     tokens, kind = case.length * case.batch, DTYPES[case.dtype]
     every = case.length // max(case.snapshots, 1)
     listed = [
@@ -130,33 +130,18 @@ def prepare(case: Case, device: str) -> Callable[[], Tensor]:
     plan = dk.make_batch(
         [s * case.length for s in range(case.batch + 1)], final_slots=range(case.batch), snapshots=listed
     )
-    slots, tensors = case.batch * (case.snapshots + 1), _inputs(case, tokens, r)
+    slots = case.batch * (case.snapshots + 1)
+    tensors = (
+        random_inputs("ssd", tokens, 2 * case.heads, value_dim=64)
+        if case.op == "ssd"
+        else random_inputs(case.op, tokens, case.heads)
+    )
     cast = {name: x.to(kind) if name in "qkvxbc" else x for name, x in tensors.items()}
     moved = [x.to(device) for x in cast.values()]
     shape = [2 * case.heads, 64, 128] if case.op == "ssd" else [case.heads, 128, 128]
     pool = torch.zeros(slots, *shape, device=device)
     operator = getattr(dk, case.op)
     return lambda: operator(*moved, pool=pool, batch=plan, chunk_width=case.chunk_width, impl=case.impl)
-
-
-def _inputs(case: Case, tokens: int, r: torch.Generator) -> dict[str, Tensor]:
-    if case.op == "ssd":
-        heads = 2 * case.heads
-        return {
-            "x": torch.randn(tokens, heads, 64, generator=r),
-            "dt": 0.1 * torch.rand(tokens, heads, generator=r),
-            "a": -2 * torch.rand(heads, generator=r) - 0.1,
-            "b": torch.randn(tokens, 1, 128, generator=r),
-            "c": torch.randn(tokens, 1, 128, generator=r),
-        }
-    size = (tokens, case.heads, 128) if case.op == "kda" else (tokens, case.heads)
-    return {
-        "q": dk.l2norm(torch.randn(tokens, case.heads, 128, generator=r)),
-        "k": dk.l2norm(torch.randn(tokens, case.heads, 128, generator=r)),
-        "v": torch.randn(tokens, case.heads, 128, generator=r),
-        "g": -0.2 * torch.rand(*size, generator=r),
-        "beta": torch.rand(tokens, case.heads, generator=r),
-    }
 
 
 def bench(
@@ -247,7 +232,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         print("depthchart_kernels.bench: error: --device cuda, but no CUDA device is there", file=sys.stderr)
         return 2
     try:
-        _run(args, words)
+        rows, origin = _run(args, words, quiet=args.json)
+        if args.out:
+            write(args.out, rows, origin)
     except (
         RuntimeError,
         ValueError,
@@ -257,12 +244,22 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 1 if isinstance(error, RuntimeError) else 2
     except KeyboardInterrupt:
         return 130
+    if args.json:
+        print(json.dumps({"provenance": origin, "rows": rows}, indent=2))
     return 0
 
 
-def _run(args: argparse.Namespace, words: Sequence[str]) -> None:
+def measure(*flags: str) -> list[dict[str, object]]:
+    """Run the sweep of these command-line flags in this process: the rows of the table, each with its origin."""
+    rows, origin = _run(_parser().parse_args(flags), flags, quiet=True)
+    return [row | origin for row in rows]
+
+
+def _run(
+    args: argparse.Namespace, words: Sequence[str], *, quiet: bool
+) -> tuple[list[dict[str, object]], dict[str, object]]:
     top, cases, rows = ceilings(args.device), _cases(args), []
-    if not args.json:
+    if not quiet:
         print(
             f"ceilings: {top.flops / 1e9:.0f} GFLOP/s matmul, {top.bytes / 1e9:.1f} GB/s copy ({args.device})"
         )
@@ -270,14 +267,10 @@ def _run(args: argparse.Namespace, words: Sequence[str]) -> None:
     with tqdm(total=calls, unit="call", disable=not sys.stderr.isatty(), leave=False) as bar:
         for case, row in bench(cases, args.rounds, args.device, top, bar.update):
             rows.append(asdict(case) | {name: _short(value) for name, value in asdict(row).items()})
-            if not args.json:
+            if not quiet:
                 bar.write(_line(case, row))
                 sys.stdout.flush()
-    origin = provenance(args.device, top, words)
-    if args.out:
-        write(args.out, rows, origin)
-    if args.json:
-        print(json.dumps({"provenance": origin, "rows": rows}, indent=2))
+    return rows, provenance(args.device, top, words)
 
 
 def _cases(args: argparse.Namespace) -> list[Case]:
