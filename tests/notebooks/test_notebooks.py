@@ -14,6 +14,8 @@ SMALL = {  # added after the parameters cell
     "00_quickstart": "requests = 12",
     "02_trace_sweep": "requests, kv_tokens, state_slots = 25, [16384, 32768], [8, 24]",
     "03_wrong_state": "output_tokens, turns = 8, 3",
+    "04_chunked_scan": "tokens, chunk_widths, resumed = 70, [16, 64], 40",
+    "05_kernel_throughput": 'live = "--op ssd --width 16 32 --length 40 --snapshots 0 1 --heads 1 --rounds 1"',
     "06_policy_lab": "requests = 25",
     "07_dcp": "output_tokens, processes = 4, 2",
 }
@@ -98,6 +100,14 @@ def test_wrong_state_shows_the_tokens_counted_twice():
     assert "64 tokens read twice" in pictures[0]
     assert "first changed token" in pictures[0]
     assert "128 tokens read twice" in pictures[2]
+
+
+@pytest.mark.parametrize("name", ["04_chunked_scan", "05_kernel_throughput"])
+def test_kernels_show_two_pictures_and_a_table(name):
+    notebook = executed(ROOT / "notebooks" / f"{name}.ipynb")
+    kinds = [set(out.get("data", {})) for cell in notebook.cells for out in cell.get("outputs", [])]
+    assert sum("image/svg+xml" in kind for kind in kinds) == 2
+    assert any("text/html" in kind for kind in kinds)
 
 
 def test_dcp_shows_equal_answers():
