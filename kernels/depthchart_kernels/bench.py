@@ -26,7 +26,8 @@ from torch import Tensor
 from tqdm import tqdm
 
 import depthchart_kernels as dk
-from depthchart_kernels.checks import WIDTHS
+from depthchart_kernels.checks import BACKENDS, WIDTHS
+from depthchart_kernels.peers import PEERS, STEPS, installed, peer_call, supports
 from depthchart_kernels.samples import random_inputs
 
 __all__ = ["Case", "Ceilings", "Row", "bench", "ceilings", "main", "measure", "work"]
@@ -60,7 +61,11 @@ class Ceilings:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A case's result; ``roofline_share`` is the least time that the ceilings allow over the best time measured."""
+    """A case's result; ``roofline_share`` is the least time that the ceilings allow over the best time measured.
+
+    ``times_reference`` and ``times_peer``: how many times faster than the reference, and than the best peer path at
+    its best width, measured in the same run.
+    """
 
     median_s: float
     best_s: float
@@ -70,12 +75,13 @@ class Row:
     bytes: float
     roofline_share: float
     times_reference: float | None
+    times_peer: float | None
 
 
 def work(case: Case) -> tuple[float, float]:
     """FLOPs and bytes of a call with everything fused, 2 FLOPs a multiply-add; a step has no C × C part."""
     tokens, size = case.length * case.batch, DTYPES[case.dtype].itemsize
-    width = 0 if case.impl == "reference" else case.chunk_width
+    width = 0 if case.impl == "reference" or case.impl.endswith(STEPS) else case.chunk_width
     k = v = 128
     flops: float
     if case.op == "ssd":
@@ -140,6 +146,10 @@ def prepare(case: Case, device: str) -> Callable[[], Tensor]:
     moved = [x.to(device) for x in cast.values()]
     shape = [2 * case.heads, 64, 128] if case.op == "ssd" else [case.heads, 128, 128]
     pool = torch.zeros(slots, *shape, device=device)
+    if case.impl not in BACKENDS:
+        return peer_call(
+            case.impl, case.op, dict(zip(tensors, moved, strict=True)), case.batch, case.chunk_width
+        )
     operator = getattr(dk, case.op)
     return lambda: operator(*moved, pool=pool, batch=plan, chunk_width=case.chunk_width, impl=case.impl)
 
@@ -151,8 +161,9 @@ def bench(
     top: Ceilings,
     progress: Callable[[], object] = lambda: None,
 ) -> Iterator[tuple[Case, Row]]:
-    """Measure cases of equal shape together, interleaved; a reference among them is also what the others must equal.
+    """Measure cases of equal shape together, interleaved.
 
+    All outputs must equal those of the reference, or of the first case where the reference is not asked for.
     ``progress`` is called after each case's share of a round: ``len(cases) * (rounds + 1)`` times, the first is warm-up.
     """
     shapes: dict[tuple[object, ...], list[Case]] = {}
@@ -160,30 +171,35 @@ def bench(
         shapes.setdefault((case.op, case.length, case.batch, case.dtype, case.heads), []).append(case)
     for group in shapes.values():
         calls = {case: prepare(case, device) for case in group}
-        base = next((case for case in group if case.impl == "reference"), None)
-        right = calls[base]() if base is not None else None
+        base = next((case for case in group if case.impl == "reference"), group[0])
+        right = calls[base]()
         times: dict[Case, list[float]] = {case: [] for case in group}
         for case, call in calls.items():
             _check(case, call(), right)  # warms up, too
             progress()
         for n in range(rounds):
             for case, call in calls.items():
-                if case is not base or n < 2:
+                if case.impl != "reference" or n < 2:
                     times[case].append(_once(call, device))
                 progress()
+        best = {case: min(measured) for case, measured in times.items()}
+        reference = min((t for case, t in best.items() if case.impl == "reference"), default=None)
+        peer = min((t for case, t in best.items() if case.impl not in BACKENDS), default=None)
         for case, measured in times.items():
-            yield case, _row(case, measured, top, None if base is None else min(times[base]))
+            yield case, _row(case, measured, top, reference, peer)
 
 
-def _check(case: Case, got: Tensor, want: Tensor | None) -> None:
-    if want is None:
-        return
+def _check(case: Case, got: Tensor, want: Tensor) -> None:
     off = float((got - want).abs().max() / want.abs().max())
     if off > AGREE[case.dtype]:
-        raise RuntimeError(f"{case} differs from the reference by {off:.1e}, more than {AGREE[case.dtype]}")
+        raise RuntimeError(
+            f"{case} differs from the reference, or the first case, by {off:.1e}, more than {AGREE[case.dtype]}"
+        )
 
 
-def _row(case: Case, measured: list[float], top: Ceilings, reference: float | None) -> Row:
+def _row(
+    case: Case, measured: list[float], top: Ceilings, reference: float | None, peer: float | None
+) -> Row:
     best = min(measured)
     low, *_, high = quantiles(measured, n=5) if len(measured) > 1 else (best, best)
     flops, moved = work(case)
@@ -196,6 +212,7 @@ def _row(case: Case, measured: list[float], top: Ceilings, reference: float | No
         bytes=moved,
         roofline_share=max(flops / top.flops, moved / top.bytes) / best,
         times_reference=None if reference is None else reference / best,
+        times_peer=None if peer is None else peer / best,
     )
 
 
@@ -208,6 +225,7 @@ def provenance(device: str, top: Ceilings, argv: Sequence[str]) -> dict[str, obj
         "matmul_flops_per_s": _short(top.flops),
         "copy_bytes_per_s": _short(top.bytes),
         "torch": torch.__version__,
+        "peers": ", ".join(f"{name} {found}" for name in PEERS if (found := installed(name))),
         "python": platform.python_version(),
         "command": shlex.join(["python", "-m", "depthchart_kernels.bench", *argv]),
     }
@@ -280,11 +298,14 @@ def _cases(args: argparse.Namespace) -> list[Case]:
         Case(op, impl, width, length, n, kind, marks, args.heads)
         for op, width, length, n, kind, marks in sweep
     ]
-    if args.against == "reference":
-        for op, length, n, kind in product(args.op, args.length, args.batch, args.dtype):
-            cases.append(
-                Case(op, "reference", args.width[0], length, n, kind, min(args.snapshots), args.heads)
-            )
+    fewest = min(args.snapshots)
+    for op, length, n, kind in product(args.op, args.length, args.batch, args.dtype):
+        if "reference" in args.against:
+            cases.append(Case(op, "reference", args.width[0], length, n, kind, fewest, args.heads))
+        for peer in (path for name in PEERS if name in args.against for path in (name, name + STEPS)):
+            widths = args.width if not peer.endswith(STEPS) else args.width[:1]
+            if supports(peer, op):  # without snapshots: no peer has them
+                cases += [Case(op, peer, width, length, n, kind, 0, args.heads) for width in widths]
     return cases
 
 
@@ -305,8 +326,9 @@ def _short(value: float | None) -> float | None:
 
 def _line(case: Case, row: Row) -> str:
     ratio = "" if row.times_reference is None else f"  {row.times_reference:6.1f} × reference"
+    ratio += "" if row.times_peer is None else f"  {row.times_peer:5.2f} × best peer"
     return (
-        f"{case.op:12} {case.impl:9} C {case.chunk_width:3}  {case.batch}×{case.length} {case.dtype} "
+        f"{case.op:12} {case.impl:12} C {case.chunk_width:3}  {case.batch}×{case.length} {case.dtype} "
         f"{case.snapshots} snapshots  {1e3 * row.best_s:8.1f} ms best, {1e3 * row.median_s:8.1f} median ± "
         f"{1e3 * row.spread_s:5.1f}  {row.tokens_per_s / 1e3:8.1f} k tok/s  {100 * row.roofline_share:5.1f} % of roofline"
         f"{ratio}"
@@ -330,7 +352,11 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--threads", type=_count, help="torch threads; the machine's default if absent")
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
     parser.add_argument(
-        "--against", choices=["reference"], help="measure the float64 reference in the same run"
+        "--against",
+        nargs="+",
+        choices=["reference", *PEERS],
+        default=[],
+        help="measure these in the same run, too: the float64 reference, other packages where installed",
     )
     parser.add_argument("--out", type=Path, help="CSV file to write")
     parser.add_argument("--json", action="store_true", help="print one JSON object instead of lines")

@@ -28,7 +28,7 @@ def throughput_chart(frame: pd.DataFrame, *, title: str | None = None, theme: st
     """Tokens a second against chunk width, a panel for each operator (a frame of columns.KERNEL_SPEED).
 
     Dashed, in the colour of each line: what the machine's measured matmul rate and copy bandwidth would allow.
-    Rows of the reference are left out. Raises ValueError for missing columns, no row, or more than four lines.
+    Rows of the reference and of peers are left out. Raises ValueError for missing columns, no row, or more than four lines.
     """
     chunked = _measured(frame)
     ops = list(dict.fromkeys(chunked["op"]))
@@ -128,11 +128,11 @@ def resume_chart(frame: pd.DataFrame, *, title: str | None = None, theme: str = 
 
 
 def _measured(frame: pd.DataFrame) -> pd.DataFrame:
-    """The rows that are drawn: no reference, widths ascending."""
+    """The rows that are drawn: our own, widths ascending."""
     require_columns(frame, KERNEL_SPEED, "frame")
-    rows = frame[frame["impl"] != "reference"].sort_values("chunk_width", kind="stable")
+    rows = frame[frame["impl"].isin(("chunked", "triton"))].sort_values("chunk_width", kind="stable")
     if rows.empty:
-        raise ValueError("frame: has no row to draw (rows of the reference are left out)")
+        raise ValueError("frame: has no row to draw (rows of the reference and of peers are left out)")
     return rows.reset_index(drop=True)
 
 

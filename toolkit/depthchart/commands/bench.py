@@ -26,13 +26,13 @@ LISTS = {
     "batch": "sequences a call",
     "dtype": "fp32, bf16",
     "snapshots": "snapshots a sequence",
+    "against": "measure these in the same run, too: reference, fla-core, transformers",
 }
 VALUES = {
     "heads": "heads of K = V = 128; ssd takes twice as many of 64",
     "rounds": "times that each case is measured",
     "threads": "torch threads",
     "device": "cpu or cuda",
-    "against": "measure this in the same run, too: reference",
     "out": "CSV file to write",
 }
 _EXAMPLES = """examples:
@@ -54,6 +54,7 @@ _COLUMNS = {  # shown of a recorded table: column -> (heading, form)
     "tokens_per_s": ("tokens/s", "{:,.0f}"),
     "roofline_share": ("of roofline", "{:.0%}"),
     "times_reference": ("× reference", "{:.1f}"),
+    "times_peer": ("× best peer", "{:.2f}"),
 }
 _ORIGIN = (
     "device",
@@ -62,6 +63,7 @@ _ORIGIN = (
     "matmul_flops_per_s",
     "copy_bytes_per_s",
     "torch",
+    "peers",
     "python",
     "command",
 )
@@ -133,12 +135,17 @@ def _read(name: str) -> tuple[list[dict[str, Any]], dict[str, Any]]:
             rows = list(csv.DictReader(file))
     except (OSError, UnicodeDecodeError) as fault:
         raise ValueError(f"--table {name}: {fault}") from fault
-    missing = [column for column in (*_COLUMNS, *_ORIGIN) if not rows or column not in rows[0]]
+    newer = {"times_peer", "peers"}  # tables without peers may lack them
+    missing = [
+        column
+        for column in (*_COLUMNS, *_ORIGIN)
+        if column not in newer and (not rows or column not in rows[0])
+    ]
     if missing:
         raise ValueError(
             f"--table {name}: lacks the columns {', '.join(missing)}; give a table that bench kernels --out wrote"
         )
-    origin = {column: _value(rows[0][column]) for column in _ORIGIN}
+    origin = {column: _value(rows[0].get(column, "")) for column in _ORIGIN}
     return [{key: _value(text) for key, text in row.items() if key not in _ORIGIN} for row in rows], origin
 
 
@@ -159,7 +166,7 @@ def _text(rows: list[dict[str, Any]], origin: dict[str, Any]) -> str:
 
 
 def _cell(row: dict[str, Any], column: str) -> str:
-    value = row[column]
+    value = row.get(column)
     if value is None:
         return "-"
     return _COLUMNS[column][1].format(1e3 * value if column == "best_s" else value)
