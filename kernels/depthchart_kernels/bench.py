@@ -328,7 +328,7 @@ def _line(case: Case, row: Row) -> str:
     ratio = "" if row.times_reference is None else f"  {row.times_reference:6.1f} × reference"
     ratio += "" if row.times_peer is None else f"  {row.times_peer:5.2f} × best peer"
     return (
-        f"{case.op:12} {case.impl:12} C {case.chunk_width:3}  {case.batch}×{case.length} {case.dtype} "
+        f"{case.op:12} {case.impl:18} C {case.chunk_width:3}  {case.batch}×{case.length} {case.dtype} "
         f"{case.snapshots} snapshots  {1e3 * row.best_s:8.1f} ms best, {1e3 * row.median_s:8.1f} median ± "
         f"{1e3 * row.spread_s:5.1f}  {row.tokens_per_s / 1e3:8.1f} k tok/s  {100 * row.roofline_share:5.1f} % of roofline"
         f"{ratio}"
