@@ -4,8 +4,8 @@
 
 Every call is charged to one of five accounts, time in calls below not counted twice:
 
-    kernels    scans, convolutions, attention, copies, and the matrix products of the model
-    model      the rest of the forward pass: norms, gates, activations, reshapes, calling it all
+    kernels    every function of depthchart_kernels, and the matrix products of the model's layers
+    model      the rest of the forward pass: norms, activations, reshapes, the head, calling it all
     plan       the batch as tensors
     cache      lifecycle: match, pages and slots, checkpoints, tree
     scheduler  everything else in a step
@@ -33,6 +33,19 @@ from depthchart.scheduler.lifecycle import Lifecycle
 from depthchart.scheduler.loop import Scheduler
 
 ACCOUNTS = ("kernels", "model", "plan", "cache", "scheduler")
+OPERATORS = (
+    *(
+        "causal_conv1d",
+        "causal_conv1d_step",
+        "gated_delta",
+        "gated_delta_step",
+        "kda",
+        "kda_step",
+        "ssd",
+        "ssd_step",
+    ),
+    *("beta_gate", "gated_delta_gate", "kda_gate", "l2norm", "ssd_gate"),
+)
 LARGE = {"vocab": 4096, "width": 512, "mlp_width": 1024, "heads": 8, "kv_heads": 2, "head_dim": 64, "latent_dim": 128,
          "state_heads": 8, "key_dim": 64, "value_dim": 64}  # fmt: skip
 CASES = [
@@ -80,17 +93,7 @@ class Ledger:
 @contextmanager
 def charged(ledger):
     """Patch every door between the accounts."""
-    scans = [
-        "causal_conv1d",
-        "causal_conv1d_step",
-        "gated_delta",
-        "gated_delta_step",
-        "kda",
-        "kda_step",
-        "ssd",
-        "ssd_step",
-    ]
-    doors = [(mixers.kernels, name, "kernels") for name in scans]
+    doors = [(mixers.kernels, name, "kernels") for name in OPERATORS]
     doors += [(attention, "paged_attention", "kernels"), (ranks, "merge_attention", "kernels")]
     doors += [(pools, "copy_states", "kernels"), (torch.nn.functional, "linear", "kernels")]
     doors += [(executor, "plan_step", "plan"), (executor.ModelExecutor, "run", "model")]

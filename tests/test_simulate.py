@@ -102,6 +102,33 @@ def test_reuse_is_a_share_of_what_was_admitted():
     assert (summary["prompt_tokens"], summary["reused_tokens"], summary["reuse"]) == (18, 8, 8 / 18)
 
 
+def test_a_state_that_inherited_an_error_is_misplaced_too():
+    """r3 goes on from r2's wrong state and donates at 1024: the state has read 1024 + 64 tokens, and the frame,
+    the tree and the events say the same."""
+    requests = (
+        request(1, 576),
+        request(2, 604, 2, segment=50),
+        request(3, 1100, 1, at=100.0, segment=50),
+    )
+    run = simulate(
+        trace(*requests),
+        SEED,
+        "prefix_relative",
+        kv_tokens=8192,
+        state_slots=16,
+        cost=ONE_SECOND,
+        strict=False,
+    )
+    row = run.checkpoints.query("request == 'r3' and depth_tokens == 1024").iloc[0]
+    assert (row["state_depth_tokens"], row["node_end_tokens"], row["outcome"]) == (1088, 1024, "misplaced")
+    wrong = {
+        entry.event.node_id for entry in run.log if isinstance(entry.event, Donated) and not entry.event.fits
+    }
+    assert wrong == set(run.checkpoints.query("outcome == 'misplaced'")["node_id"])
+    nodes = run.nodes().set_index("node_id")
+    assert nodes.loc[row["node_id"], "status"] == "misplaced"
+
+
 @pytest.mark.parametrize("seconds", [float("nan"), float("inf"), -1.0])
 def test_a_step_must_take_a_sensible_time(seconds):
     class Broken:
@@ -286,11 +313,21 @@ def test_a_summary_is_json(agentic):
         ({"kv_tokens": 3}, r"kv_tokens=3: must hold at least one page; nearest legal: 4"),
         ({"state_slots": 0}, r"state_slots=0: must be positive"),
         ({"state_slots": 2}, r"state_slots=2: .*nearest legal: 4"),
-        ({"max_running": -1}, r"max_running=-1: must be at least 1"),
-        ({"max_states_per_path": 0}, r"max_states_per_path=0: must be at least 1"),
+        ({"arrivals": "closd"}, r"arrivals='closd': .*nearest: 'closed'"),
+        ({"eviction": "fifi"}, r"eviction='fifi': .*nearest: 'fifo'"),
+        ({"rule": None}, r"rule=None: must be a rule or its name"),
+        ({"max_running": 1.5}, r"max_running=1\.5: must be a positive whole number"),
+        ({"max_states_per_path": 1.5}, r"max_states_per_path=1\.5: must be a whole number"),
+        ({"max_running": -1}, r"max_running=-1: must be positive; nearest legal: 1"),
+        ({"max_states_per_path": 0}, r"max_states_per_path=0: must be a whole number of at least 1, or None"),
     ],
 )
 def test_bad_settings(kwargs, words):
     settings = {"kv_tokens": 64, "state_slots": 8, **kwargs}
     with pytest.raises(ValueError, match=words):
         simulate(trace(request(1, 5)), SMALL, **settings)
+
+
+def test_a_trace_must_be_one():
+    with pytest.raises(ValueError, match="trace='agentic': must be a Trace; load_trace reads one"):
+        simulate("agentic", SMALL, kv_tokens=64, state_slots=8)

@@ -108,7 +108,8 @@ class Extended(NamedTuple):
 
 
 class Tracked(NamedTuple):
-    """The executor wrote a state of ``depth`` tokens (asked for at ``wanted``) for a later donation."""
+    """The executor wrote a state, asked for at ``wanted``, that has really consumed ``depth`` tokens (by its
+    shadow tag), for a later donation."""
 
     request: str
     kind: str
@@ -119,11 +120,15 @@ class Tracked(NamedTuple):
 
 
 class Donated(NamedTuple):
+    """A state that has consumed ``depth`` tokens went to the node that ends at ``node_end``; ``fits`` as in
+    StateFiled."""
+
     request: str
     node_id: int
     wanted: int
     depth: int
     node_end: int
+    fits: bool
 
 
 class NotDonated(NamedTuple):

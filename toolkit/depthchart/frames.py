@@ -107,12 +107,12 @@ def checkpoints(log: Iterable[Entry]) -> pd.DataFrame:
                 )
                 rows.append(row)
                 pending.setdefault(request, []).append(row)
-            case Donated(request, node_id, wanted, depth, node_end):
-                if (row := _find(pending, request, wanted, depth)) is not None:
-                    outcome = "donated" if depth == node_end else "misplaced"
+            case Donated(request, node_id, wanted, _, node_end, fits):
+                if (row := _find(pending, request, wanted)) is not None:
+                    outcome = "donated" if fits else "misplaced"
                     row.update(node_end_tokens=node_end, node_id=node_id, outcome=outcome)
-            case NotDonated(request, wanted, depth, outcome, reason):
-                if (row := _find(pending, request, wanted, depth, keep=True)) is not None:
+            case NotDonated(request, wanted, _, outcome, reason):
+                if (row := _find(pending, request, wanted, keep=True)) is not None:
                     row.update(outcome=outcome, reason=reason)
             case Aborted(request):
                 for row in pending.pop(request, []):
@@ -168,11 +168,10 @@ def _take_why(pending: Pending, request: str, kind: str) -> str:
     return ""
 
 
-def _find(
-    pending: Pending, request: str, wanted: int, depth: int, *, keep: bool = False
-) -> dict[str, Any] | None:
+def _find(pending: Pending, request: str, wanted: int, *, keep: bool = False) -> dict[str, Any] | None:
+    """The row of the request's checkpoint at ``wanted``, which is unique while it runs."""
     for row in reversed(pending.get(request, [])):
-        if (row.get("depth_tokens"), row.get("state_depth_tokens")) == (wanted, depth):
+        if row.get("depth_tokens") == wanted:
             if not keep:
                 pending[request].remove(row)
             return row
@@ -182,7 +181,10 @@ def _find(
 def _arrived(event: Arrived) -> dict[str, Any]:
     row: dict[str, Any] = dict.fromkeys(REQUESTS)
     row.update(
-        request=event.request, session=event.session, arrival_s=event.arrival_s, prompt_tokens=event.prompt_tokens
+        request=event.request,
+        session=event.session,
+        arrival_s=event.arrival_s,
+        prompt_tokens=event.prompt_tokens,
     )
     row.update(prefill_steps=0, retractions=0, status="waiting")
     return row

@@ -6,6 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
+from math import lcm
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from depthchart.errors import ScriptError
 from depthchart.geometry import Geometry
 from depthchart.tokens import INDEX_LIMIT
 
-__all__ = ["Script", "find_script", "load_script", "script_names"]
+__all__ = ["DECODE_GRIDS", "Script", "UnwidenedTracking", "find_script", "load_script", "script_names"]
 
 # op -> its required keys and types; optional ones end in "?"
 _OPS: dict[str, dict[str, type]] = {
@@ -28,7 +29,20 @@ _OPS: dict[str, dict[str, type]] = {
     "evict": {"kv_tokens?": int, "states?": int},
 }
 _GEOMETRY = ("page_size", "dcp_size", "chunk_width", "index_pool", "chunked_prefill_size", "track_interval")
-_KEYS = ("geometry", "rule", "strict", "pools", "steps", "expect", "source", "name", "story")
+_KEYS = ("geometry", "rule", "strict", "pools", "steps", "expect", "source", "name", "story", "decode_grid")
+DECODE_GRIDS = ("lcm", "interval")
+"""Where decode checkpoints lie: on lcm(checkpoint_grid, track_interval), or on lcm(page_size, track_interval)."""
+
+
+class UnwidenedTracking(Geometry):
+    """A geometry whose decode checkpoints ignore what widens the tree page, as in SGLang before #35412: the interval
+    had to be a multiple of ``page_size`` alone. For scripts that show what that does."""
+
+    __slots__ = ()
+
+    @property
+    def track_grid(self) -> int:
+        return lcm(self.page_size, self.track_interval)
 
 
 @dataclass(frozen=True)
@@ -74,14 +88,19 @@ def load_script(raw: Mapping[str, Any], name: str = "") -> Script:
     rule = raw.get("rule", "absolute")
     try:
         RULES[rule]
-        made = Geometry(**geometry)
+        made = _geometry_kind(raw.get("decode_grid", "lcm"))(**geometry)
     except ValueError as error:
         raise ScriptError(str(error)) from None
+    kv_tokens = _count("pools.kv_tokens", pools.get("kv_tokens"))
+    if kv_tokens < made.tree_page:
+        raise ScriptError(
+            f"pools.kv_tokens={kv_tokens}: must hold at least one tree page; nearest legal: {made.tree_page}"
+        )
     return Script(
         geometry=made,
         rule=rule,
         strict=strict,
-        kv_tokens=_count("pools.kv_tokens", pools.get("kv_tokens")),
+        kv_tokens=kv_tokens,
         state_slots=_count("pools.state_slots", pools.get("state_slots")),
         steps=tuple(_step(number, step) for number, step in enumerate(raw["steps"])),
         expect=_mapping("expect", raw.get("expect", {})),
@@ -121,6 +140,12 @@ def _bundled(name: str) -> Path:
     raise ScriptError(
         f"script={name!r}: no such file, and no bundled script of that name; nearest: {', '.join(near or names)}"
     )
+
+
+def _geometry_kind(decode_grid: object) -> type[Geometry]:
+    if decode_grid not in DECODE_GRIDS:
+        raise ScriptError(f"decode_grid={decode_grid!r}: must be one of {', '.join(DECODE_GRIDS)}")
+    return UnwidenedTracking if decode_grid == "interval" else Geometry
 
 
 def _step(number: int, step: object) -> Mapping[str, Any]:

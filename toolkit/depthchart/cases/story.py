@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from depthchart.cases.replay import Replay
@@ -22,7 +22,7 @@ from depthchart.events import (
 )
 from depthchart.redraw import DrawnNode, TreeView, redraw
 
-__all__ = ["tell"]
+__all__ = ["tell", "verdict"]
 
 BAR = 48  # characters for the deepest node
 
@@ -48,6 +48,20 @@ def tell(script: Script) -> tuple[list[str], dict[str, Any]]:
     free = result["free"]
     lines += ["", f"free at the end: {free['kv_tokens']:,} KV tokens, {free['state_slots']} state slots"]
     return lines, result
+
+
+def verdict(result: Mapping[str, Any], expected: bool, missed: Sequence[str]) -> str:
+    """How a replay came out, in one sentence; ``expected``: the script settles what must come out, ``missed``: what did
+    not."""
+    if missed:
+        return "not what the script expects:\n  " + "\n  ".join(missed)
+    if result["error"]:
+        said = f"{result['error']['type']} at step {result['error']['step']}"
+    elif result["violations"]:
+        said = f"ran to its end, with {len(result['violations'])} broken invariants"
+    else:
+        said = "sound: every invariant held"
+    return said + (", as the script expects" if expected else "")
 
 
 def _head(script: Script) -> list[str]:
@@ -96,8 +110,9 @@ def _event(event: object) -> Iterator[str]:
         case Tracked(_, kind, _, _, wanted, depth):
             asked = "" if wanted == depth else f", asked for {wanted}"
             yield f"{kind}: the kernel stored a state of {depth} tokens{asked}"
-        case Donated(_, node_id, wanted, depth, node_end):
-            wrong = "" if depth == node_end else f"  <-- WRONG by {abs(depth - node_end)} tokens"
+        case Donated(_, node_id, _, depth, node_end, fits):
+            off = abs(depth - node_end)
+            wrong = "" if fits else f"  <-- WRONG by {off} tokens" if off else "  <-- WRONG: of another text"
             yield f"donated the state of {depth} tokens to node {node_id}, which ends at {node_end}{wrong}"
         case NotDonated(_, wanted, _, outcome, reason):
             yield f"state at {wanted} not donated ({outcome}): {reason}"

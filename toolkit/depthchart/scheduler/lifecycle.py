@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from depthchart.cache.memory import Holding, Memory
-from depthchart.depth import RULES, Decision, Rule
+from depthchart.depth import Decision, Rule, rule_of
 from depthchart.errors import PoolExhausted
 from depthchart.events import (
     Aborted,
@@ -82,7 +82,7 @@ class Lifecycle:
     ) -> None:
         self.memory = memory
         self.geometry = memory.geometry
-        self.rule = RULES[rule] if isinstance(rule, str) else rule
+        self.rule = rule_of(rule)
         self.decode_grid = self.rule.decode_grid(self.geometry)
         self.spare_pages = spare_pages
         self.emit = emit
@@ -154,6 +154,7 @@ class Lifecycle:
     def commit_extend(self, plan: Extend) -> None:
         """Book a prefill row that the executor has run."""
         sequence = plan.sequence
+        self._make_way(sequence, plan.snapshots)
         self._write_tags(sequence, plan.prefix, plan.end, plan.snapshots)
         sequence.computed = plan.end
         wanted = plan.decision.depth if plan.decision.donate else None
@@ -182,7 +183,9 @@ class Lifecycle:
         taking nothing, without a page."""
         end = sequence.computed + tokens
         if not 1 <= tokens <= self.decode_grid - sequence.computed % self.decode_grid:
-            raise ValueError(f"tokens={tokens}: must be at least 1 and not pass the next multiple of {self.decode_grid}")
+            raise ValueError(
+                f"tokens={tokens}: must be at least 1 and not pass the next multiple of {self.decode_grid}"
+            )
         if end > len(sequence.text):
             raise ValueError(
                 f"request {sequence.request!r} has no token {end - 1}: append it before its decode step"
@@ -197,6 +200,7 @@ class Lifecycle:
     def commit_decode(self, plan: Decode) -> None:
         """Book a decode row that the executor has run."""
         sequence, snapshots = plan.sequence, () if plan.snapshot is None else (plan.snapshot,)
+        self._make_way(sequence, snapshots)
         self._write_tags(sequence, plan.position, plan.position + plan.tokens, snapshots)
         sequence.computed += plan.tokens
         for snapshot in snapshots:
@@ -273,12 +277,18 @@ class Lifecycle:
                 snapshots.append(Snapshot(slot, wanted, stored, None))
         return tuple(snapshots)
 
+    def _make_way(self, sequence: Sequence, snapshots: tuple[Snapshot, ...]) -> None:
+        """Give up what the ping-pong slots of these snapshots held, before it is overwritten."""
+        for snapshot in snapshots:
+            if snapshot.track is not None:
+                self.publisher.supersede(sequence, snapshot.track)
+
     def _track(self, sequence: Sequence, snapshot: Snapshot, kind: str, prefix: int, end: int) -> None:
         if snapshot.track is not None:
-            self.publisher.supersede(sequence, snapshot.track)
             sequence.next_track = (snapshot.track + 1) % TRACK_SLOTS
         sequence.tracked.append(snapshot)
-        self.emit(Tracked(sequence.request, kind, prefix, end, snapshot.wanted, snapshot.depth))
+        consumed = self.memory.states.consumed(snapshot.slot)
+        self.emit(Tracked(sequence.request, kind, prefix, end, snapshot.wanted, consumed))
 
     def _write_tags(self, sequence: Sequence, prefix: int, end: int, snapshots: tuple[Snapshot, ...]) -> None:
         """The shadow of what the executor did: working state and snapshots have consumed these tokens, on top

@@ -76,7 +76,9 @@ class Planner:
                 or self.budget.room_tokens < len(job.text) - match.tokens + output
             ):
                 return self._refuse(reason)
-            end = self.budget.next_cut(match.tokens, len(job.text), match.branch)  # a whole step is less than one cut grid
+            end = self.budget.next_cut(
+                match.tokens, len(job.text), match.branch
+            )  # a whole step is less than one cut grid
         self._begin(job, end)
         return True
 

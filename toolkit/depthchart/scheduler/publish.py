@@ -130,16 +130,20 @@ class Publisher:
         filed = self.memory.tree.file_state(node, snapshot.slot)
         assert filed
         sequence.tracked.remove(snapshot)
-        self.emit(Donated(sequence.request, node.node_id, snapshot.wanted, snapshot.depth, node.end))
+        consumed = self.memory.states.consumed(snapshot.slot)
+        self.emit(
+            Donated(sequence.request, node.node_id, snapshot.wanted, consumed, node.end, problem is None)
+        )
 
     def _drop(self, sequence: Sequence, snapshot: Snapshot, outcome: str, reason: str) -> None:
         sequence.tracked.remove(snapshot)
+        self._tell(sequence, snapshot, outcome, reason)
         if snapshot.track is None:
             self.memory.states.free(snapshot.slot)
-        self._tell(sequence, snapshot, outcome, reason)
 
     def _tell(self, sequence: Sequence, snapshot: Snapshot, outcome: str, reason: str) -> None:
-        self.emit(NotDonated(sequence.request, snapshot.wanted, snapshot.depth, outcome, reason))
+        consumed = self.memory.states.consumed(snapshot.slot)
+        self.emit(NotDonated(sequence.request, snapshot.wanted, consumed, outcome, reason))
 
     # --- KV -----------------------------------------------------------------------------------------------
 

@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from depthchart.charts.kernels import resume_chart, roofline_chart, snapshot_error_chart, throughput_chart
+from depthchart.charts.scans import resume_chart, roofline_chart, snapshot_error_chart
 from depthchart.datafiles import data_path
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -41,35 +41,6 @@ def speeds(ops=("gated_delta", "ssd"), widths=(16, 64), snapshots=(0,), lengths=
     return pd.DataFrame([*made, made[0] | {"impl": "reference", "tokens_per_s": 1.0}])
 
 
-def test_throughput_and_what_the_machine_would_allow():
-    fig = throughput_chart(speeds())
-    assert [ax.get_title(loc="left") for ax in fig.axes] == ["gated_delta", "ssd"]
-    measured, roof = fig.axes[0].lines[:2]
-    assert measured.get_xdata().tolist() == [16, 64]
-    assert measured.get_ydata().tolist() == [5120, 5120]  # the reference is left out
-    assert roof.get_ydata().tolist() == pytest.approx([51200, 51200])
-    assert_text_is_clear(fig)
-
-
-@pytest.mark.parametrize(
-    ("settings", "labels"),
-    [
-        ({"snapshots": (0, 1)}, ["0 snapshots", "1 snapshot"]),
-        ({"snapshots": (0, 11)}, ["0 snapshots", "11 snapshots"]),
-        ({"lengths": (512, 4096)}, ["512 tokens", "4,096 tokens"]),
-        (
-            {"lengths": (512, 4096), "snapshots": (1, 4)},
-            ["512 tokens, 1 snapshot", "512 tokens, 4 snapshots", "4,096 tokens, 1 snapshot", "4,096 tokens, 4 snapshots"],
-        ),
-    ],
-    ids=["snapshots", "eleven", "lengths", "both"],
-)  # fmt: skip
-def test_lines_are_named_by_what_varies(settings, labels):
-    fig = throughput_chart(speeds(**settings), title="a machine")
-    assert [text.get_text() for text in fig.legends[0].get_texts()] == [*labels, "roofline"]
-    assert_text_is_clear(fig)
-
-
 def test_roofline_puts_each_width_at_its_rate():
     fig = roofline_chart(speeds())
     (ax,) = fig.axes
@@ -86,7 +57,6 @@ def test_roofline_puts_each_width_at_its_rate():
 def test_the_recorded_table_is_drawn(theme):
     table = pd.read_csv(data_path("kernels", "cpu.csv"))
     some = table[table["length"] == table["length"].max()]
-    assert_text_is_clear(throughput_chart(some, title="recorded", theme=theme))
     assert roofline_chart(some, title="recorded", theme=theme).axes
 
 
@@ -121,13 +91,12 @@ def test_resumes_are_named_by_their_shift():
 @pytest.mark.parametrize(
     ("draw", "frame", "message"),
     [
-        (throughput_chart, pd.DataFrame({"op": ["ssd"]}), "lacks the columns impl, chunk_width"),
-        (throughput_chart, speeds().iloc[-1:], "no row to draw"),
+        (roofline_chart, pd.DataFrame({"op": ["ssd"]}), "lacks the columns impl, chunk_width"),
+        (roofline_chart, speeds().iloc[-1:], "no row to draw"),
         (roofline_chart, speeds().iloc[:0], "no row to draw"),
-        (throughput_chart, speeds(snapshots=range(5)), "5 lines .* must be 1 to 4"),
         (resume_chart, pd.DataFrame(columns=["op", "shift_tokens", "token", "error"]), "0 shifts"),
     ],
-    ids=["columns", "reference", "empty", "lines", "shifts"],
+    ids=["columns", "reference", "empty", "shifts"],
 )
 def test_what_cannot_be_drawn(draw, frame, message):
     with pytest.raises(ValueError, match=message):

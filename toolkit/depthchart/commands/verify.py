@@ -1,0 +1,130 @@
+"""``depthchart verify``: search small histories exhaustively for what a depth rule breaks."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from typing import Any
+
+from depthchart.cases.script import DECODE_GRIDS
+from depthchart.commands.flags import add_verb
+from depthchart.files import whole_file
+from depthchart.verify import FAULTS, Bounds, Report, verify
+from depthchart.verify.bounds import CUTS, POOLS
+from depthchart.verify.fuzz import fuzz
+from depthchart.verify.telling import tell_report
+
+NAME = "verify"
+HELP = "search small histories exhaustively for what a depth rule breaks"
+_EXAMPLES = """examples:
+  depthchart verify --rule prefix_relative
+  depthchart verify --rule prefix_relative --kind "shared page" --save bug.json --chart bug.svg
+  depthchart verify --rule absolute --decode-grid interval
+  depthchart verify --rule dcp_gated --dcp-size 1 --index-pool 2 --json
+  depthchart replay bug.json
+  depthchart verify --rule absolute --fuzz 1000000 --seed 1
+
+exit code: 0 nothing broke within the bounds; 1 something did, or the time ran out; 2 the call is wrong"""
+
+_LISTS = {
+    "page_size": "scheduler pages to try",
+    "dcp_size": "DCP sizes to try",
+    "chunk_width": "chunk widths to try",
+    "index_pool": "index pools to try",
+    "track_interval": "decode intervals to try",
+    "chunked_prefill_size": "prefill budgets to try (default: one that covers all smaller ones)",
+}
+_COUNTS = {
+    "tokens": "most tokens that a history computes",
+    "steps": "most steps of a history",
+    "requests": "most requests of a history",
+    "together": "most requests that run at the same time",
+    "tokens_together": "most tokens of a history in which several run at the same time",
+    "evictions": "most evictions by name",
+}
+
+
+def add_parser(subparsers: Any) -> None:
+    """Add the verb to the command line's subparsers."""
+    parser = add_verb(subparsers, NAME, HELP, _EXAMPLES)
+    parser.add_argument("--rule", required=True, metavar="NAME", help="the depth rule to judge")
+    for name, text in _LISTS.items():
+        parser.add_argument("--" + name.replace("_", "-"), type=_numbers, metavar="N,N,…", help=text)
+    for name, text in _COUNTS.items():
+        parser.add_argument("--" + name.replace("_", "-"), type=int, metavar="N", help=text)
+    parser.add_argument("--cuts", choices=CUTS, help="what others leave a step: any budget, or whole pages")
+    parser.add_argument("--pools", type=lambda text: tuple(text.split(",")), metavar=",".join(POOLS))
+    parser.add_argument("--decode-grid", choices=DECODE_GRIDS, help="interval: as before sglang#35412")
+    parser.add_argument(
+        "--kind", action="append", metavar="FAULT", help=f"only this fault: {', '.join(FAULTS)}"
+    )
+    parser.add_argument("--every-kind", action="store_true", help="the smallest case of each kind of fault")
+    parser.add_argument(
+        "--scale", type=int, default=1, metavar="N", help="show counterexamples N times as long"
+    )
+    parser.add_argument("--max-seconds", type=float, metavar="S", help="give up after S seconds")
+    parser.add_argument("--save", metavar="FILE.json", help="write the smallest counterexample as a script")
+    parser.add_argument("--chart", metavar="FILE.svg", help="draw it")
+    parser.add_argument(
+        "--fuzz", type=int, metavar="STEPS", help="instead: a random life of so many steps, with faults"
+    )
+    parser.add_argument("--seed", type=int, default=0, metavar="N", help="of --fuzz (default: 0)")
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Search and print; see the exit codes above."""
+    if args.fuzz is not None:
+        return _fuzz(args)
+    names = (*_LISTS, *_COUNTS, "cuts", "pools", "decode_grid")
+    bounds = Bounds(**{name: getattr(args, name) for name in names if getattr(args, name) is not None})
+    report = verify(
+        args.rule,
+        bounds,
+        kinds=tuple(args.kind or FAULTS),
+        every_kind=args.every_kind,
+        max_seconds=args.max_seconds,
+    )
+    report = report.scaled(args.scale)
+    _files(report, args.save, args.chart)
+    print(json.dumps(report.as_dict(), indent=1) if args.json else "\n".join(tell_report(report)))
+    return 0 if report.sound else 1
+
+
+def _files(report: Report, save: str | None, chart: str | None) -> None:
+    smallest = report.smallest
+    if smallest is None:
+        return
+    if save is not None:
+        smallest.save(save)
+    if chart is not None:
+        from depthchart.charts.checkpoint import checkpoint_chart
+
+        figure = checkpoint_chart(*smallest.frames(), title=smallest.title)
+        with whole_file(chart) as draft:
+            figure.savefig(draft)
+
+
+def _fuzz(args: argparse.Namespace) -> int:
+    """A broken invariant ends the command with its message, the seed and the step."""
+    life = fuzz(args.rule, args.fuzz, args.seed)
+    counts = {"steps": life.steps, "refused": life.refused, "injected": life.injected}
+    if args.json:
+        print(json.dumps({"total": life.total, **vars(life)}, indent=1))
+        return 0
+    print(f"rule {life.rule}, seed {life.seed}: {life.total:,} steps in {life.seconds:.0f} s")
+    print(f"all books checked {life.checks:,} times")
+    for name, counter in counts.items():
+        print(f"{name}: " + ", ".join(f"{key} {number:,}" for key, number in counter.most_common()))
+    print(
+        f"{life.lives} memories; {life.reused_tokens:,} tokens reused; lost at the end: {life.lost_pages} pages, "
+        f"{life.lost_slots} state slots"
+    )
+    return 0
+
+
+def _numbers(text: str) -> tuple[int, ...]:
+    try:
+        return tuple(int(part) for part in text.split(","))
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r}: must be whole numbers, such as 1,2,4") from None
