@@ -37,7 +37,8 @@ class Fault(NamedTuple):
 @dataclass
 class Run:
     """What a simulation leaves behind. ``settings`` and ``geometry`` repeat it; ``violations`` are faults that
-    the books show at the end (empty for a sound run); ``fault`` is where a strict run stopped."""
+    the books show at the end (empty for a sound run); ``fault`` is where a strict run stopped; ``source`` and
+    ``notes`` are the trace's own (lines left out, …)."""
 
     geometry: Geometry
     settings: Mapping[str, Any]
@@ -48,6 +49,7 @@ class Run:
     records: list[StepRecord] = field(default_factory=list)
     fault: Fault | None = None
     violations: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
 
     @property
     def requests(self) -> pd.DataFrame:
@@ -129,6 +131,7 @@ class Run:
             "provenance": dict(self.provenance),
             "fault": self.fault,
             "violations": self.violations,
+            "notes": self.notes,
             "records": self.records,
         }
         write_recording(Path(folder) / RECORDING, head, self.log)
@@ -156,6 +159,7 @@ class Run:
                 [StepRecord(*record) for record in head["records"]],
                 None if head["fault"] is None else Fault(*head["fault"]),
                 head["violations"],
+                head["notes"],
             )
         except (KeyError, TypeError) as fault:
             raise ValueError(f"{path}: its first line is no head of a run: {fault}") from None

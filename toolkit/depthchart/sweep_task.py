@@ -7,10 +7,10 @@ from functools import lru_cache
 from typing import Any, NamedTuple, TypeAlias
 
 from depthchart.cache.eviction import ORDERS
-from depthchart.cache.states import MATCHINGS, REFRESHES, STATE_POLICIES, one_of
+from depthchart.cache.states import MATCHINGS, REFRESHES, STATE_POLICIES
 from depthchart.columns import SWEEP
 from depthchart.depth import RULES
-from depthchart.errors import DepthchartError
+from depthchart.errors import DepthchartError, one_of
 from depthchart.geometry import Geometry
 from depthchart.models import MODELS
 from depthchart.presets import preset

@@ -12,6 +12,7 @@ from typing import Any
 from depthchart.commands.flags import add_verb
 from depthchart.commands.simulation import add_simulation, simulation_of
 from depthchart.display import table_text
+from depthchart.run import Run
 
 NAME = "simulate"
 HELP = "run a trace through scheduler and cache and report reuse and faults"
@@ -37,17 +38,16 @@ def add_parser(subparsers: Any) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Simulate and print; 1 where an invariant broke."""
+    if args.out and Path(args.out).exists() and not Path(args.out).is_dir():
+        raise ValueError(f"out={args.out!r}: is a file; must be a folder, or a new name")
     result = simulation_of(args, args.trace, progress=sys.stderr.isatty())
     summary = result.summary()
+    for note in result.notes:
+        print(f"note: {note}", file=sys.stderr)
     if args.out:
         _write(result, Path(args.out))
     if args.json:
-        facts = {
-            "geometry": asdict(result.geometry),
-            "settings": dict(result.settings),
-            "assumptions": result.assumptions,
-        }
-        print(json.dumps({**facts, "provenance": dict(result.provenance), "summary": summary}, indent=2))
+        print(json.dumps(_facts(result), indent=2))
     else:
         rows = [("what", "value"), *((name, _shown(value)) for name, value in summary.items())]
         print(f"{result!r}\n\n{table_text(rows)}\n\n{result.assumptions}")
@@ -60,6 +60,19 @@ def _shown(value: object) -> str:
     return f"{value:,}" if isinstance(value, int) else str("none" if value is None else value)
 
 
+def _facts(result: Run) -> dict[str, Any]:
+    """All that is needed to believe and to repeat the run."""
+    return {
+        "geometry": asdict(result.geometry),
+        "settings": dict(result.settings),
+        "source": result.source,
+        "notes": list(result.notes),
+        "assumptions": result.assumptions,
+        "provenance": dict(result.provenance),
+        "summary": result.summary(),
+    }
+
+
 def _write(result: Any, folder: Path) -> None:
     from depthchart.files import whole_file, write_text
 
@@ -67,11 +80,6 @@ def _write(result: Any, folder: Path) -> None:
     for name, frame in {**frames, "nodes": result.nodes()}.items():
         with whole_file(folder / f"{name}.csv") as draft:
             frame.to_csv(draft, index=False)
-    facts = {
-        "geometry": asdict(result.geometry),
-        "settings": dict(result.settings),
-        "provenance": dict(result.provenance),
-    }
-    write_text(folder / "run.json", json.dumps(facts, indent=2) + "\n")
+    write_text(folder / "run.json", json.dumps(_facts(result), indent=2) + "\n")
     result.save(folder)
     print(f"wrote {folder}", file=sys.stderr)

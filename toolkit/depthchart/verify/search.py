@@ -38,7 +38,7 @@ from heapq import heappop, heappush
 from math import inf
 from typing import Any, NamedTuple
 
-from depthchart.depth import RULES, Rule
+from depthchart.depth import RULES, Rule, rule_of
 from depthchart.verify.bounds import Bounds, Plan, plans
 from depthchart.verify.counterexample import Counterexample
 from depthchart.verify.world import FAULTS, Fault, Move, Step, World
@@ -141,7 +141,7 @@ def verify(
 
     Raises ValueError for a rule that is not registered or a kind that does not exist.
     """
-    chosen = RULES[rule] if isinstance(rule, str) else rule
+    chosen = rule_of(rule)
     if chosen.name not in RULES or RULES[chosen.name] is not chosen:
         raise ValueError(f"rule={chosen.name!r}: is not registered; make it with @depthchart.rule(name)")
     for kind in kinds:
