@@ -96,7 +96,7 @@ class RadixTree:
         self.outlook = Outlook(worth or Worth())
         self._leaves = leaf_order(eviction, self.outlook)
         self._choose_state = STATE_POLICIES[one_of("state_eviction", state_eviction, STATE_POLICIES)]
-        self._learns = "gain" in (eviction, state_eviction)
+        self.learns = "gain" in (eviction, state_eviction)
         self._refreshes_path = one_of("refresh", refresh, REFRESHES) == "path"
         self._tips_only = one_of("matching", matching, MATCHINGS) == "tip"
         self._clock = 0
@@ -274,7 +274,7 @@ class RadixTree:
         inner node goes alone and leaves a tombstone, that of a leaf takes the leaf with it."""
         done = Evicted()
         self.outlook.now = self._clock
-        if self._learns:
+        if self.learns:
             self.outlook.looked(self.state_order)
         while done.kv_tokens < kv_tokens and (leaf := self._leaves.pop()) is not None:
             done = _add(done, self._remove_leaf(leaf, "KV evicted"))

@@ -7,7 +7,7 @@ from typing import Any
 
 from depthchart.cases.replay import Replay
 from depthchart.cases.script import Script
-from depthchart.depth import RULES
+from depthchart.presets import preset
 from depthchart.events import (
     Donated,
     Extended,
@@ -64,7 +64,9 @@ def _head(script: Script) -> list[str]:
         if script.strict
         else "checks off: a broken invariant is only noted"
     )
-    lines.append(f"rule {script.rule}: {RULES[script.rule].summary}; {checks}")
+    if script.preset:
+        lines.append(f"preset {script.preset}: {preset(script.preset).summary}")
+    lines.append(f"rule {script.rule}: {script.setup.rule.summary}; {checks}")
     return lines
 
 
