@@ -30,7 +30,7 @@ EVENTS = [
     (1.0, 1, Matched("b", 0, 512, 512, 0)),
     (2.0, 2, NodeAdded(3, 2, 512, 1536, "b", "")),
     (2.0, 2, StateFiled(3, 1536, 1600, False)),
-    (2.0, 2, Donated("b", 3, 1600, 1600, 1536)),
+    (2.0, 2, Donated("b", 3, 1600, 1600, 1536, False)),
     (3.0, 3, Locked(3, True)),
     (4.0, 4, Matched("c", 1536, 1536, None, 3)),
     (5.0, 5, StateDropped(1, "evicted")),

@@ -16,7 +16,8 @@ sweep_explorer(load_trace("agentic", limit=60), ranges)"""
 
 
 def test_sweep(run_notebook, visit, lab_home):
-    notebook = nbformat.v4.new_notebook(cells=[new_code_cell(CELL)])
+    kernel = {"kernelspec": {"name": "python3", "display_name": "Python 3"}}
+    notebook = nbformat.v4.new_notebook(cells=[new_code_cell(CELL)], metadata=kernel)
     nbformat.write(notebook, lab_home / "notebooks" / "sweep.ipynb")
     page = run_notebook("sweep.ipynb")
     root = page.locator(".depthchart-sweep-explorer")

@@ -40,8 +40,24 @@ def test_every_bundled_case_shows_something(explorer):
     for name in explorer.case.options:
         explorer.case.value = name
         assert explorer.message.value == ""
-        assert "as the script expects" in explorer.verdict.value
+        assert bool(explorer.script.expect) == ("as the script expects" in explorer.verdict.value)
         assert explorer.strict.value == explorer.script.strict
+
+
+def test_the_catalogue_agrees_with_what_is_shown(explorer):
+    """What the catalogue states of each script case, under each rule, is what the explorer shows."""
+    from depthchart.cases.catalogue import catalogue
+
+    scripts = [case for case in catalogue() if case.kind == "script"]
+    assert {case.id for case in scripts} <= set(explorer.case.options)
+    for case in scripts:
+        explorer.case.value = case.id
+        for rule, expected in case.expect.items():
+            explorer.rule.value = rule
+            assert explorer.message.value == ""
+            assert explorer.script.rule == rule
+            broken = bool(explorer.result["violations"] or explorer.result["error"])
+            assert broken == (expected["outcome"] in ("wrong state", "crash", "leak")), (case.id, rule)
 
 
 def test_a_rule_that_fails_is_told_in_words(explorer, own_rules):
@@ -67,7 +83,11 @@ def test_the_report(explorer, tmp_path):
     explorer.report.start.click()
     explorer.report.wait(60)
     text = (tmp_path / "case.html").read_text()
-    for words in ("sglang#39115", "PageSharedError", "depthchart replay sglang-39115-absolute --rule prefix_relative"):
+    for words in (
+        "sglang#39115",
+        "PageSharedError",
+        "depthchart replay sglang-39115-absolute --rule prefix_relative",
+    ):
         assert words in text
 
 

@@ -66,7 +66,8 @@ class Rule:
     a user's own function, which answers a Decision. ``branching`` says how a branch depth is taken:
     ``"replaces"`` the planned depth (sglang), is taken ``"also"``, or is ``"ignored"``.
     ``snapshots`` says where the kernel can store a state: at ``"chunk"`` ends counted from the prefix
-    and at the end of the extend, or at ``"any"`` token. Steps are cut on ``cut_grid``, the last one too where
+    and at the end of the extend, or at ``"any"`` token; ``"start"``: before the end there is only the state that the
+    step began with (the fault of vllm#51113). Steps are cut on ``cut_grid``, the last one too where
     ``cuts_final``, and first of all at the branch depth where ``cuts_branch`` (vllm#37898); decode
     steps take a checkpoint at every multiple of ``decode_grid``.
     """
@@ -114,6 +115,8 @@ class Rule:
         end at or before it, counted from the prefix (a state inside a chunk does not exist)."""
         if self.snapshots == "any" or depth == end:
             return depth
+        if self.snapshots == "start":
+            return prefix
         return prefix + (depth - prefix) // geometry.chunk_width * geometry.chunk_width
 
 

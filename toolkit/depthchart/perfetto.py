@@ -100,9 +100,9 @@ class _Tracks:
                 self._extended[request] = (now, end)
             case FirstToken(request):
                 self._decoding.add(request)
-            case Donated(request, node_id, _, depth, node_end):
-                what = {"depth": depth, "node": node_id, "node_end": node_end, "fits": depth == node_end}
-                self._mark(request, "donate" if depth == node_end else "donate MISPLACED", now, what)
+            case Donated(request, node_id, _, depth, node_end, fits):
+                what = {"depth": depth, "node": node_id, "node_end": node_end, "fits": fits}
+                self._mark(request, "donate" if fits else "donate MISPLACED", now, what)
             case NotDonated(request, wanted, depth, outcome, reason):
                 self._mark(
                     request, f"not donated: {outcome}", now, {"wanted": wanted, "depth": depth, "why": reason}

@@ -63,6 +63,8 @@ class DrawnNode:
         if self.fits:
             return f"state of {self.state_depth:,} tokens"
         off = self.state_depth - self.end
+        if not off:
+            return f"MISPLACED state: has read {self.state_depth:,} other tokens"
         return f"MISPLACED state: has read {self.state_depth:,} tokens ({off:+,})".replace("(-", "(−")
 
     def _repr_html_(self) -> str:

@@ -10,7 +10,7 @@ from dataclasses import replace
 from depthchart.depth import RULES, Decision, Rule
 from depthchart.geometry import Geometry
 
-__all__ = ["decode_on_interval", "every_n", "spaced", "vllm_all", "vllm_junction", "vllm_steps"]
+__all__ = ["decode_on_interval", "every_n", "spaced", "vllm_all", "vllm_any_cut", "vllm_junction", "vllm_steps"]
 
 
 def decode_on_interval(rule: Rule) -> Rule:
@@ -27,6 +27,30 @@ def vllm_steps() -> Rule:
 def vllm_junction() -> Rule:
     """Align mode that also cuts a step where KV goes on and no state does (vllm#37898, merged 2026-06-10)."""
     return replace(vllm_steps(), name="vllm_junction", cuts_branch=True)
+
+
+def vllm_any_cut() -> Rule:
+    """Align mode before vllm#51113, with speculation: a step may end inside a block, and leaves its state in that
+    block's slot; the next one passes the block's end and publishes the slot as the state of that end. Not sound."""
+
+    def decide(g: Geometry, prefix: int, end: int, branch: int | None) -> Decision:
+        page = g.tree_page
+        passed = -(-prefix // page) * page  # the end of the block that the step before left its state in
+        stale = (passed,) if prefix < passed < end else ()
+        if end % page == 0 and end > prefix:
+            return Decision(end, True, f"the step ends on the block end {end}", stale)
+        if stale:
+            return Decision(passed, True, f"the slot of the block up to {passed}, written at {prefix}")
+        return Decision(None, False, f"the step ends at {end}, off the block of {page}")
+
+    return Rule(
+        "vllm_any_cut",
+        "steps end anywhere; a block passed later publishes what its slot holds (vllm before #51113)",
+        decide=decide,
+        snapshots="start",
+        cut_grid=lambda g: 1,
+        decode_grid=lambda g: g.tree_page,
+    )
 
 
 def vllm_all() -> Rule:

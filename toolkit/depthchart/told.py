@@ -45,8 +45,9 @@ def told(event: object, node_id: int | None = None) -> str:
             return f"{request} is rejected: {reason}"
         case Extended(request, prefix, end):
             return f"{request} runs [{prefix:,}, {end:,})"
-        case Donated(request, to, _, depth, end):
-            wrong = "" if depth == end else f", which ends at {end:,}: WRONG by {abs(depth - end):,} tokens"
+        case Donated(request, to, _, depth, end, fits):
+            off = f"WRONG by {abs(depth - end):,} tokens" if depth != end else "WRONG, of other tokens"
+            wrong = "" if fits else f", which ends at {end:,}: {off}"
             return f"{request} donates its state of {depth:,} tokens to {_it(to, node_id)}{wrong}"
         case NotDonated(request, wanted, _, outcome, reason):
             return f"{request}'s state at {wanted:,} is not donated ({outcome}): {reason}"
@@ -72,7 +73,8 @@ def _node(event: object, own: int | None) -> str:
         case NodeRemoved(node_id, tokens, why):
             return f"{_it(node_id, own)} goes with its {tokens:,} tokens ({why})"
         case StateFiled(node_id, end, depth, fits):
-            wrong = "" if fits else f", but the node ends at {end:,}: MISPLACED"
+            why = f"but the node ends at {end:,}" if depth != end else "but not those of the node's path"
+            wrong = "" if fits else f", {why}: MISPLACED"
             return f"{_it(node_id, own)} gets a state that has read {depth:,} tokens{wrong}"
         case StateDropped(node_id, why):
             return f"{_it(node_id, own)} loses its state ({why})"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import heapq
 from collections import OrderedDict
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
 from depthchart.cache.node import Node
@@ -220,8 +221,8 @@ ORDERS: dict[str, Callable[[Outlook], LeafOrder]] = {
     **{name: (lambda outlook, name=name: LeafQueue(name)) for name in POLICIES},  # type: ignore[misc]
     "s3fifo": lambda outlook: S3Fifo(),
     "size": lambda outlook: SizeAware(),
-    "flops": lambda outlook: ScanOrder(lambda leaves: marconi_scores(leaves, outlook.worth)),
-    "gain": lambda outlook: ScanOrder(lambda leaves: [outlook.gain_per_token(leaf) for leaf in leaves]),
+    "flops": lambda outlook: ScanOrder(partial(marconi_scores, worth=outlook.worth)),
+    "gain": lambda outlook: ScanOrder(outlook.gains_per_token),
 }
 """All orders by name: those of POLICIES, s3fifo, size (GreedyDual-Size-Frequency), flops (Marconi) and gain (the
 least work that a state is expected to save, for the KV that it takes)."""

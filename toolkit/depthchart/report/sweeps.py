@@ -29,9 +29,8 @@ def sweep_figures(frame: pd.DataFrame, names: Sequence[str], theme: str = "light
     """
     drawn = axes_to_draw(frame, list(names))
     numeric = [name for name in drawn if pd.api.types.is_numeric_dtype(frame[name])]
-    panel = next(
-        (name for name in drawn if name not in numeric[:2] and frame[name].nunique() <= MOST_PANELS), None
-    )
+    others = sorted((name for name in drawn if name not in numeric[:2]), key=lambda name: name in numeric)
+    panel = next((name for name in others if frame[name].nunique() <= MOST_PANELS), None)
     cost = "memory_bytes" if frame["memory_bytes"].notna().any() else "kv_tokens"
     front = pareto(frame, cost, group=panel, title="Memory against reuse", theme=theme)
     if len(numeric) < 2:

@@ -9,9 +9,10 @@ from typing import Any
 
 import ipywidgets as w
 
+from depthchart.cases.catalogue import Case, catalogue
 from depthchart.cases.expect import mismatches
 from depthchart.cases.replay import Replay
-from depthchart.cases.script import Script, find_script, script_names
+from depthchart.cases.script import Script, find_script, load_script, script_names
 from depthchart.cases.story import tell, verdict
 from depthchart.depth import RULES
 from depthchart.report.cases import case_page
@@ -34,10 +35,11 @@ def case_explorer(
 ) -> CaseExplorer:
     """Choose a recorded case, a depth rule, and whether a broken invariant stops it; then go through its steps.
 
-    ``case`` and ``cases`` (what can be chosen; default: all that are bundled) are names or files of scripts. Raises
+    ``case`` and ``cases`` are names of bundled scripts or of catalogued cases, or files of scripts; ``cases`` can be chosen
+    (default: all scripts that are bundled or in the catalogue). Raises
     ScriptError for an unknown case, ValueError for an unknown rule.
     """
-    return CaseExplorer(case, rule, cases or script_names(), theme)
+    return CaseExplorer(case, rule, cases or [*script_names(), *_catalogued()], theme)
 
 
 class CaseExplorer(w.VBox):
@@ -45,7 +47,7 @@ class CaseExplorer(w.VBox):
 
     def __init__(self, case: str, rule: str, cases: Sequence[str], theme: str = "light") -> None:
         self.theme, self._quiet = theme, False
-        self.script: Script = find_script(case)
+        self.script: Script = _find(case)
         if rule != RECORDED:
             RULES[rule]
         offered = list(dict.fromkeys([*cases, case]))
@@ -86,7 +88,7 @@ class CaseExplorer(w.VBox):
     def _new_case(self, change: object) -> None:
         """Another case begins with its own checks."""
         try:
-            strict = find_script(self.case.value).strict
+            strict = _find(self.case.value).strict
         except ValueError as error:
             self.message.value = error_panel(error)
             return
@@ -115,7 +117,7 @@ class CaseExplorer(w.VBox):
         )
 
     def _run(self) -> None:
-        recorded = find_script(self.case.value)
+        recorded = _find(self.case.value)
         rule = None if self.rule.value in (RECORDED, recorded.rule) else self.rule.value
         strict = None if self.strict.value == recorded.strict else self.strict.value
         self.script = recorded.under(rule=rule, strict=strict)
@@ -156,6 +158,30 @@ class CaseExplorer(w.VBox):
         if self.body.children:
             bundle["image/svg+xml"] = bytes(self.pane.picture.value).decode()
         return bundle
+
+
+def _catalogued() -> dict[str, Case]:
+    """The cases of the catalogue that are scripts, by id."""
+    return {case.id: case for case in catalogue() if case.kind == "script"}
+
+
+def _find(name: str) -> Script:
+    """A bundled script, a case of the catalogue, or a file. A case runs under the rule that shows it, where that is one
+    rule of ours, with checks off."""
+    case = _catalogued().get(name)
+    if case is None or name in script_names():
+        return find_script(name)
+    raw = {
+        "geometry": dict(case.geometry),
+        "pools": dict(case.pools),
+        "steps": [dict(step) for step in case.steps],
+        "decode_grid": case.decode_grid,
+        "rule": case.shows if case.shows in RULES else "absolute",
+        "strict": False,
+        "source": case.thread,
+        "story": f"{case.title}. {case.explanation} Faulty: {case.faulty}. Right: {case.right}.",
+    }
+    return load_script(raw, case.id)
 
 
 def _intro(script: Script) -> str:
