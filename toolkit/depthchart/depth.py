@@ -97,7 +97,9 @@ class Rule:
             )
         return _with_branch(self, geometry, prefix, end, branch, planned, bool(planned_donate))
 
-    def cut(self, geometry: Geometry, prefix: int, end: int, prompt_end: int, branch: int | None = None) -> int:
+    def cut(
+        self, geometry: Geometry, prefix: int, end: int, prompt_end: int, branch: int | None = None
+    ) -> int:
         """Where a prefill step that could run to ``end`` stops: ``end`` itself where it completes the
         prompt, else the rule's cut grid below it; ``prefix`` where that leaves nothing."""
         if self.cuts_branch and branch is not None and prefix < branch < end:
