@@ -49,7 +49,9 @@ def test_case_comes_out_as_expected(case, found):
         assert not any(one.outcome == "not run" for one in found[case.id].values())
 
 
-@pytest.mark.parametrize("case", [case for case in CASES.values() if case.covered_by], ids=lambda case: case.id)
+@pytest.mark.parametrize(
+    "case", [case for case in CASES.values() if case.covered_by], ids=lambda case: case.id
+)
 def test_the_test_that_covers_a_case_exists(case):
     file, name = case.covered_by.split("::")
     source = (Path(__file__).resolve().parents[2] / file).read_text(encoding="utf-8")

@@ -63,7 +63,12 @@ def test_vllm_23279_a_cut_off_the_chunk_changes_nothing(op):
     packed = [
         torch.cat([x[:77], x[300:]]) if x.shape[0] == 1000 else x for x in call.tensors.values()
     ]  # 77 tokens of another request in front
-    plan = {"cu_seqlens": [0, 77, 777], "initial_slots": [-1, slot], "final_slots": [-1, slot], "chunk_width": 256}
+    plan = {
+        "cu_seqlens": [0, 77, 777],
+        "initial_slots": [-1, slot],
+        "final_slots": [-1, slot],
+        "chunk_width": 256,
+    }
     second = getattr(dk, op)(*packed, pool=pool, **plan)[77:]
     assert error(torch.cat([first, second]), whole) < FP32
     assert error(pool[slot], right[slot], 0) < FP32

@@ -143,7 +143,9 @@ def _every_keep(name: str, text: str) -> tuple[int, int]:
     try:
         every, keep = (int(part) for part in text.split(","))
     except ValueError:
-        raise ValueError(f"preset={name!r}: must be as llamacpp@8192,32: tokens between checkpoints, and how many") from None
+        raise ValueError(
+            f"preset={name!r}: must be as llamacpp@8192,32: tokens between checkpoints, and how many"
+        ) from None
     return every, keep
 
 

@@ -210,7 +210,10 @@ def _geometry(case: Case, bundle: Preset) -> Outcome:
             if not row.get("refused"):
                 wrong.append(str(error))
             continue
-        advice = [remark.code for remark in geometry.advice(row.get("rule", bundle.apply(geometry, 1 << 20, 64).rule.name))]
+        advice = [
+            remark.code
+            for remark in geometry.advice(row.get("rule", bundle.apply(geometry, 1 << 20, 64).rule.name))
+        ]
         values.append(tuple(getattr(geometry, name) for name in row.get("values", {})))
         wrong += [
             f"{n} is {getattr(geometry, n)}, not {v}"

@@ -108,7 +108,9 @@ def load_script(raw: Mapping[str, Any], name: str = "") -> Script:
         raise ScriptError("geometry: page_size is missing")
     bundle = raw.get("preset", "")
     if not isinstance(bundle, str) or (bundle and "rule" in raw):
-        raise ScriptError(f"preset={bundle!r}: must be a preset's name, and stand alone: it brings its own rule")
+        raise ScriptError(
+            f"preset={bundle!r}: must be a preset's name, and stand alone: it brings its own rule"
+        )
     rule = raw.get("rule", "absolute")
     try:
         RULES[rule]

@@ -86,7 +86,19 @@ def _plain(values: tuple[Any, ...]) -> list[Any]:
 
 def _list(cases: list[Case], as_json: bool) -> None:
     if as_json:
-        keys = ("id", "title", "thread", "kind", "shows", "faulty", "right", "explanation", "needs", "presets", "covered_by")
+        keys = (
+            "id",
+            "title",
+            "thread",
+            "kind",
+            "shows",
+            "faulty",
+            "right",
+            "explanation",
+            "needs",
+            "presets",
+            "covered_by",
+        )
         print(json.dumps([{key: getattr(case, key) for key in keys} for case in cases], indent=1))
         return
     rows = [

@@ -156,7 +156,9 @@ def _plan(geometry: Geometry, pool: str, bounds: Bounds, subject: Rule | Preset)
     kv, slots = bounds.requests * (2 * longest + page), bounds.requests * 4 + bounds.tokens
     if pool == "tight":
         kv, slots = -(-bounds.tokens // (2 * page)) * page, 5
-    if isinstance(subject, Preset) and subject.joint_pool:  # as many blocks as slots, and none fewer of either
+    if (
+        isinstance(subject, Preset) and subject.joint_pool
+    ):  # as many blocks as slots, and none fewer of either
         slots = max(slots, kv // page)
         kv = slots * page
     return Plan(geometry, pool, kv, slots)

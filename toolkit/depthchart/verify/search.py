@@ -225,7 +225,12 @@ class _Branch(NamedTuple):
 
 class _Search:
     def __init__(
-        self, rule: Rule | Preset, bounds: Bounds, kinds: tuple[str, ...], every_kind: bool, deadline: float | None
+        self,
+        rule: Rule | Preset,
+        bounds: Bounds,
+        kinds: tuple[str, ...],
+        every_kind: bool,
+        deadline: float | None,
     ) -> None:
         self.rule, self.bounds, self.kinds, self.every_kind = rule, bounds, kinds, every_kind
         self.plans, alike, wide = plans(bounds, rule)
