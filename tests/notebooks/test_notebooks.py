@@ -22,6 +22,7 @@ SMALL = {  # added after the parameters cell
     "06_policy_lab": "requests = 25",
     "07_dcp": "output_tokens, processes = 4, 2",
     "09_reports": "requests = 12",
+    "10_chunked_scan": "tokens, chunk_widths, resumed = 70, [16, 64], 40",
 }
 WIDGETS = "application/vnd.jupyter.widget-state+json"
 
@@ -137,6 +138,14 @@ def test_wrong_state_shows_the_tokens_counted_twice():
     assert "64 tokens read twice" in pictures[0]
     assert "first changed token" in pictures[0]
     assert "128 tokens read twice" in pictures[2]
+
+
+@pytest.mark.parametrize(("name", "pictures"), [("05_kernels", 1), ("10_chunked_scan", 2)])
+def test_kernels_show_pictures_and_tables(name, pictures):
+    notebook = executed(ROOT / "notebooks" / f"{name}.ipynb")
+    kinds = [set(out.get("data", {})) for cell in notebook.cells for out in cell.get("outputs", [])]
+    assert sum("image/svg+xml" in kind for kind in kinds) >= pictures
+    assert any("text/html" in kind for kind in kinds)
 
 
 def test_dcp_shows_equal_answers():

@@ -7,10 +7,11 @@ from functools import lru_cache
 from typing import Any, NamedTuple, TypeAlias
 
 from depthchart.cache.eviction import ORDERS
-from depthchart.cache.states import MATCHINGS, REFRESHES, STATE_POLICIES, one_of
+from depthchart.cache.states import MATCHINGS, REFRESHES, STATE_POLICIES
+from depthchart.capacity import STATE_SHARE
 from depthchart.columns import SWEEP
 from depthchart.depth import RULES
-from depthchart.errors import DepthchartError
+from depthchart.errors import DepthchartError, one_of
 from depthchart.geometry import Geometry
 from depthchart.models import MODELS
 from depthchart.presets import preset
@@ -40,8 +41,6 @@ AXES = (*GEOMETRY_AXES, *POOL_AXES, *POLICY_AXES, *TIMED_AXES)
 """What a sweep may vary. ``preset`` is a whole bundle, on top of which single policies may be set; ``pool_bytes`` with a
 ``model`` gives both pools, of which states take ``state_share`` (default: 0.9 / 1.9, SGLang's). The last four
 matter to timed sweeps only."""
-
-STATE_SHARE = 0.9 / 1.9
 
 
 class Job(NamedTuple):

@@ -7,7 +7,6 @@ from typing import Any
 
 from depthchart.cases.replay import Replay
 from depthchart.cases.script import Script
-from depthchart.depth import RULES
 from depthchart.events import (
     Donated,
     Extended,
@@ -20,6 +19,7 @@ from depthchart.events import (
     Tracked,
     Violation,
 )
+from depthchart.presets import preset
 from depthchart.redraw import DrawnNode, TreeView, redraw
 
 __all__ = ["tell", "verdict"]
@@ -78,7 +78,9 @@ def _head(script: Script) -> list[str]:
         if script.strict
         else "checks off: a broken invariant is only noted"
     )
-    lines.append(f"rule {script.rule}: {RULES[script.rule].summary}; {checks}")
+    if script.preset:
+        lines.append(f"preset {script.preset}: {preset(script.preset).summary}")
+    lines.append(f"rule {script.rule}: {script.setup.rule.summary}; {checks}")
     return lines
 
 

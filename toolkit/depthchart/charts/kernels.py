@@ -32,10 +32,11 @@ def kernel_chart(rows: pd.DataFrame, *, title: str | None = None, theme: str = "
 
     ``rows`` is a table of ``depthchart_kernels.bench``, one row a case: the fastest round is the mark, the thin line below
     it reaches down to the median. Operators have colours and marks, numbers of snapshots have line styles; the
-    token-by-token reference has no chunk and is left out. Raises ValueError naming missing columns.
+    token-by-token reference has no chunk and is left out, and so are other packages. Raises ValueError naming
+    missing columns.
     """
     require_columns(rows, KERNEL_COLUMNS, "rows")
-    shown = rows[rows["impl"].ne("reference")].sort_values("chunk_width")
+    shown = rows[rows["impl"].isin(("chunked", "triton"))].sort_values("chunk_width")
     with style(theme) as c:
         fig = figure(10, 4, theme=theme)
         speed, share = fig.subplots(1, 2)

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
 
+from depthchart.errors import one_of
 from depthchart.files import whole_file
 from depthchart.report.blocks import Block, Film, Picture
 
@@ -19,9 +20,7 @@ def write_data(folder: Path, blocks: Sequence[Block], data_format: str = "csv") 
 
     Raises ValueError for an unknown format, and for Parquet where pyarrow is not installed.
     """
-    if data_format not in DATA_FORMATS:
-        raise ValueError(f"data_format={data_format!r}: must be one of {', '.join(DATA_FORMATS)}")
-    if data_format == "parquet" and find_spec("pyarrow") is None:
+    if one_of("data_format", data_format, DATA_FORMATS) == "parquet" and find_spec("pyarrow") is None:
         raise ValueError(
             "data_format='parquet': needs pyarrow (pip install 'depthchart[parquet]'); nearest legal: 'csv'"
         )

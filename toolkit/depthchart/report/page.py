@@ -10,6 +10,7 @@ from pathlib import Path
 import pandas as pd
 from matplotlib.figure import Figure
 
+from depthchart.errors import one_of
 from depthchart.files import write_text
 from depthchart.report.blocks import Block, Film, Frame, Heading, Listing, Markup, Picture, Prose, Table
 from depthchart.report.data import write_data
@@ -109,8 +110,7 @@ class Page:
         Raises ValueError for an unknown format.
         """
         format = format or ("pdf" if Path(path).suffix.lower() == ".pdf" else "html")
-        if format not in FORMATS:
-            raise ValueError(f"format={format!r}: must be one of {', '.join(FORMATS)}")
+        one_of("format", format, FORMATS)
         if data is not None:
             write_data(Path(data), self.blocks, data_format)
         if format == "pdf":
