@@ -51,7 +51,7 @@ def test_a_case_from_the_index(run_notebook, visit, lab, lab_home, offline):
 
 def test_kernels(run_notebook, visit):
     """Recorded measurements are drawn; measuring here tells its progress and is stopped."""
-    page = run_notebook("05_kernels.ipynb")
+    page = run_notebook("05_kernel_throughput.ipynb")
     root = page.locator(".depthchart-kernel-explorer")
     root.locator("img").wait_for()
     visit.picture("kernels")

@@ -12,8 +12,8 @@ pytestmark = pytest.mark.browser
 
 @pytest.fixture
 def dashboard(tmp_path):
-    """Address of a Voilà that serves 04_time_travel.ipynb with few requests."""
-    text = (ROOT / "notebooks" / "04_time_travel.ipynb").read_text()
+    """Address of a Voilà that serves 10_time_travel.ipynb with few requests."""
+    text = (ROOT / "notebooks" / "10_time_travel.ipynb").read_text()
     assert "requests = 150" in text
     (tmp_path / "dashboard.ipynb").write_text(text.replace("requests = 150", "requests = 40"))
     port, log = _free_port(), (tmp_path / "log.txt").open("w+")
@@ -44,7 +44,7 @@ def test_dashboard(dashboard, visit):
     head = root.locator(".depthchart-tree b").first
     head.wait_for()
     assert page.get_by_text("import tree_explorer").count() == 0  # no code
-    assert page.get_by_role("heading", name="04 Time travel").is_visible()
+    assert page.get_by_role("heading", name="10 Time travel").is_visible()
     visit.picture("dashboard")
     before = head.inner_text()
     root.get_by_role("slider").first.focus()

@@ -13,7 +13,7 @@ LIMIT_MS = 400
 
 @pytest.fixture
 def explorer(run_notebook, visit):
-    run_notebook("04_time_travel.ipynb")
+    run_notebook("10_time_travel.ipynb")
     return Explorer(visit)
 
 

@@ -18,11 +18,11 @@ SMALL = {  # added after the parameters cell
     "01_checkpoint_geometry": "tokens = 3",
     "02_trace_sweep": "requests, kv_tokens, state_slots = 25, [16384, 32768], [8, 24]",
     "03_wrong_state": "output_tokens, turns = 8, 3",
-    "04_time_travel": "requests = 12",
+    "10_time_travel": "requests = 12",
     "06_policy_lab": "requests = 25",
     "07_dcp": "output_tokens, processes = 4, 2",
     "09_reports": "requests = 12",
-    "10_chunked_scan": "tokens, chunk_widths, resumed = 70, [16, 64], 40",
+    "04_chunked_scan": "tokens, chunk_widths, resumed = 70, [16, 64], 40",
 }
 WIDGETS = "application/vnd.jupyter.widget-state+json"
 
@@ -117,9 +117,9 @@ def test_the_index_names_every_notebook_in_order_and_its_links_lead_somewhere():
 @pytest.mark.parametrize(
     ("name", "view", "words"),
     [
-        ("04_time_travel", "The tree in step", "Node 1 [0, "),
+        ("10_time_travel", "The tree in step", "Node 1 [0, "),
         ("08_recorded_bugs", "The tree in step", "sglang-39115-absolute"),
-        ("05_kernels", "gated_delta, 0 snapshots", "KernelExplorer"),
+        ("05_kernel_throughput", "gated_delta, 0 snapshots", "KernelExplorer"),
         ("09_reports", "<svg", "schedule.json"),
     ],
 )
@@ -140,7 +140,7 @@ def test_wrong_state_shows_the_tokens_counted_twice():
     assert "128 tokens read twice" in pictures[2]
 
 
-@pytest.mark.parametrize(("name", "pictures"), [("05_kernels", 1), ("10_chunked_scan", 2)])
+@pytest.mark.parametrize(("name", "pictures"), [("05_kernel_throughput", 1), ("04_chunked_scan", 2)])
 def test_kernels_show_pictures_and_tables(name, pictures):
     notebook = executed(ROOT / "notebooks" / f"{name}.ipynb")
     kinds = [set(out.get("data", {})) for cell in notebook.cells for out in cell.get("outputs", [])]

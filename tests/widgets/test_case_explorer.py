@@ -46,13 +46,16 @@ def test_every_bundled_case_shows_something(explorer):
 
 def test_the_catalogue_agrees_with_what_is_shown(explorer):
     """What the catalogue states of each script case, under each rule, is what the explorer shows."""
+    from depthchart import RULES
     from depthchart.cases.catalogue import catalogue
 
     scripts = [case for case in catalogue() if case.kind == "script"]
     assert {case.id for case in scripts} <= set(explorer.case.options)
     for case in scripts:
         explorer.case.value = case.id
-        for rule, expected in case.expect.items():
+        for rule, expected in (
+            (name, one) for name, one in case.expect.items() if name in RULES
+        ):  # others are presets
             explorer.rule.value = rule
             assert explorer.message.value == ""
             assert explorer.script.rule == rule

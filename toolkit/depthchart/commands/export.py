@@ -11,7 +11,7 @@ from depthchart.commands.flags import add_verb
 NAME = "export"
 HELP = "write notebooks as offline HTML, their widgets as they last were"
 _EXAMPLES = """examples:
-  depthchart export notebooks/04_time_travel.ipynb --out out/notebooks
+  depthchart export notebooks/10_time_travel.ipynb --out out/notebooks
   depthchart export notebooks/*.ipynb --execute --out out/notebooks
 
 Save the notebook with its widget state first (Settings > Save Widget State Automatically), or let --execute run it.

@@ -54,7 +54,7 @@ class CaseExplorer(w.VBox):
         wide = w.Layout(width="420px")
         self.case = w.Dropdown(description="case", options=offered, value=case, layout=wide)
         self.rule = w.Dropdown(
-            description="rule", options=[RECORDED, *_rules(rule)], value=rule, layout=w.Layout(width="260px")
+            description="rule", options=[RECORDED, *RULES], value=rule, layout=w.Layout(width="260px")
         )
         self.strict = w.Checkbox(
             value=self.script.strict, description="stop where an invariant breaks", indent=False
@@ -163,12 +163,6 @@ class CaseExplorer(w.VBox):
 def _catalogued() -> dict[str, Case]:
     """The cases of the catalogue that are scripts, by id."""
     return {case.id: case for case in catalogue() if case.kind == "script"}
-
-
-def _rules(chosen: str) -> list[str]:
-    """All rules, those with parameters that the catalogue names (``llamacpp@1000,3``), and the chosen one."""
-    named = [name for case in _catalogued().values() for name in case.expect]
-    return list(dict.fromkeys([*RULES, *named, *([] if chosen == RECORDED else [chosen])]))
 
 
 def _find(name: str) -> Script:
