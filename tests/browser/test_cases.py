@@ -14,7 +14,7 @@ def test_a_case_from_the_index(run_notebook, visit, lab, lab_home, offline):
     link.wait_for()
     visit.settle()
     assert page.locator(".jp-RenderedMarkdown table tr").count() == 1 + len(
-        list(lab_home.glob("notebooks/0*.ipynb"))
+        list(lab_home.glob("notebooks/[0-9]*.ipynb"))
     )
     visit.picture("index")
     link.click()
