@@ -33,7 +33,7 @@ examples:
   depthchart sweep --grid page_size=64 --grid preset=sglang,depthchart --grid kv_tokens=65536,131072 \\
       --grid state_slots=24,48 --out sweep/
 
-writes results.csv (with pyarrow also results.parquet), skipped.csv, sweep.json, figures, and one file a result under results/
+writes results.csv (with pyarrow also .parquet), skipped.csv, sweep.json, figures, and one file a result under results/
 exit code: 0 done, 1 some configuration failed, 2 the call is wrong, 130 stopped (what is done is kept)"""
 
 
