@@ -5,11 +5,12 @@ What a case expects was worked out from its thread and by arithmetic, row by row
 
 import json
 import re
+from pathlib import Path
 
 import pytest
 
 from depthchart.cases.catalogue import KINDS, catalogue, find_case
-from depthchart.cases.outcome import OUTCOMES, matrix
+from depthchart.cases.outcome import OUTCOMES, _by_name, _simulated, matrix
 from depthchart.cli import main
 from depthchart.commands.cases import unexpected
 from depthchart.depth import RULES
@@ -22,7 +23,7 @@ ROWS = (39115, 34808, 35412, 31648, 31230, 31181, 30938, 16067, 45238, 40696, 24
 REPORTS = (
     36005, 40907, 33450, 35086, 30882, 22935, 38625, 29633, 51113, 46384, 34445, 52959, 36131, 36935,
     36770, 37729, 22493, 39436, 29792, 23496, 49962, 52527, 27220, 32763, 34441, 14524, 22542, 39830,
-    4809, 53749, 1015, 23279, 1077, 997,
+    4809, 53749, 1015, 23279, 1077, 997, 25752, 37898, 20087, 38000,
 )  # fmt: skip
 
 
@@ -40,12 +41,68 @@ def test_every_public_row_is_there(number):
 def test_case_comes_out_as_expected(case, found):
     assert case.kind in KINDS
     assert case.thread.startswith("https://github.com/")
-    assert case.needs or case.kind != "note", "what cannot run must say what it lacks"
+    assert case.needs or case.covered_by or case.kind != "note", "what cannot run must say what it lacks"
     assert unexpected(case, found[case.id]) == []
     assert {one.outcome for one in found[case.id].values()} <= set(OUTCOMES)
     if case.runs:
         assert case.expect, "a case that runs must expect something"
         assert not any(one.outcome == "not run" for one in found[case.id].values())
+
+
+@pytest.mark.parametrize(
+    "case", [case for case in CASES.values() if case.covered_by], ids=lambda case: case.id
+)
+def test_the_test_that_covers_a_case_exists(case):
+    file, name = case.covered_by.split("::")
+    source = (Path(__file__).resolve().parents[2] / file).read_text(encoding="utf-8")
+    assert f"\ndef {name}(" in source
+
+
+def test_what_is_not_run_is_no_matter_of_rules_or_policies(found):
+    """Each of these needs a tier, a buffer, a table or a schedule that this library does not have, or is arithmetic
+    about pool sizes."""
+    idle = {case.id for case in CASES.values() if case.kind == "note" and not case.covered_by}
+    assert idle == {
+        "sglang-29633", "sglang-39436", "sglang-29792", "vllm-49962", "sglang-32763", "sglang-34441",
+        "tensorrt-llm-14524", "sglang-22542", "sglang-39830",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("case_id", "faulty", "right"),
+    [
+        ("sglang-39115", "sglang-35412", "sglang-39115"),
+        ("sglang-34808", "sglang-before-34808", "sglang-34808"),
+        ("sglang-35412-bundle", "sglang-34808", "sglang-35412"),
+        ("sglang-40907", "sglang-39115", "sglang"),
+        ("sglang-31648", "sglang-2025-12", "sglang-before-34808"),
+        ("vllm-51113", "vllm-align-before-51113", "vllm-align"),
+        ("vllm-37898", "vllm-align", "vllm-junction"),
+        ("vllm-25752", "vllm-align", "vllm-all"),
+        ("llamacpp-24035", "llamacpp-24035", "llamacpp"),
+        ("sglang-36935", "sglang", "depthchart"),
+    ],
+)
+def test_the_engine_of_the_day_shows_the_fault_and_the_next_one_mends_it(case_id, faulty, right, found):
+    assert found[case_id][faulty].outcome in ("crash", "wrong state", "no reuse")
+    assert found[case_id][right].outcome == "ok"
+
+
+def test_52527_counts_what_was_found_and_thrown_away():
+    """floor(40000 / 512) * 512 - 32768 = 7168."""
+    run = _simulated(CASES["vllm-52527"], _by_name("absolute"))
+    assert run.requests["lost_tokens"].tolist() == [0, 7168]
+
+
+def test_27220_three_slots_a_request_run_25_on_75():
+    run = _simulated(CASES["sglang-27220"], _by_name("absolute"))
+    assert run.steps["running"].max() == 75 // 3
+
+
+def test_36935_coverage_is_a_policy_of_its_own(found):
+    """The order of sglang#38000 gives the fork its 8192 and every chain at least as much; LRU gives the fork nothing."""
+    assert found["sglang-36935"]["absolute"].values[3:5] == (0, 8192)
+    assert found["sglang-36935-coverage"]["absolute"].values[3] == 8192
 
 
 @pytest.mark.parametrize("rule", SOUND)
@@ -93,6 +150,8 @@ def test_damaged_files_are_told(tmp_path, monkeypatch):
         (good + 'kind = "xs"\n', "kind='xs'"),
         (good + 'kind = "note"\nstepz = 3\n', "unknown key 'stepz'; nearest: 'steps'"),
         ((good + 'kind = "note"\n') * 2, "appears twice"),
+        (good + 'kind = "note"\npreset = "vllm"\n', "neither a rule nor a preset.*vllm-a"),
+        (good + 'kind = "note"\n[case.expect]\nabsolut = {}\n', "neither a rule nor a preset.*'absolut'"),
     ):
         file.write_text(text)
         catalogue.cache_clear()
@@ -107,10 +166,14 @@ def test_damaged_files_are_told(tmp_path, monkeypatch):
         ([], 0, "sglang-39115"),
         (["list", "sglang-39115"], 0, "faulty: depth 576"),
         (["run", "sglang-39115", "--rule", "prefix_relative", "--rule", "absolute"], 0, "crash"),
+        (["run", "vllm-51113", "--preset", "vllm-align-before-51113"], 0, "gets the state of 364"),
+        (["list", "fla-494"], 0, "test_public_cases.py"),
+        (["run", "sglang-39115", "--preset", "sglang@2026-08-20"], 0, "sglang-35412: crash"),
+        (["run", "sglang-39115", "--preset", "vllm-aligned"], 2, ""),
         (["run", "nothing"], 2, ""),
         (["run", "sglang-39115", "--rule", "absolut"], 2, ""),
     ],
-    ids=["list", "one", "run", "unknown case", "unknown rule"],
+    ids=["list", "one", "run", "preset", "kernel", "day", "unknown preset", "unknown case", "unknown rule"],
 )
 def test_command(argv, code, words, capsys):
     assert main(["cases", *argv]) == code

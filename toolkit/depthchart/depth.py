@@ -66,7 +66,8 @@ class Rule:
     a user's own function, which answers a Decision. ``branching`` says how a branch depth is taken:
     ``"replaces"`` the planned depth (sglang), is taken ``"also"``, or is ``"ignored"``.
     ``snapshots`` says where the kernel can store a state: at ``"chunk"`` ends counted from the prefix
-    and at the end of the extend, or at ``"any"`` token. Steps are cut on ``cut_grid``, the last one too where
+    and at the end of the extend, or at ``"any"`` token; ``"start"``: before the end there is only the state that the
+    step began with (the fault of vllm#51113). Steps are cut on ``cut_grid``, the last one too where
     ``cuts_final``, and first of all at the branch depth where ``cuts_branch`` (vllm#37898); decode
     steps take a checkpoint at every multiple of ``decode_grid``.
     """
@@ -96,7 +97,9 @@ class Rule:
             )
         return _with_branch(self, geometry, prefix, end, branch, planned, bool(planned_donate))
 
-    def cut(self, geometry: Geometry, prefix: int, end: int, prompt_end: int, branch: int | None = None) -> int:
+    def cut(
+        self, geometry: Geometry, prefix: int, end: int, prompt_end: int, branch: int | None = None
+    ) -> int:
         """Where a prefill step that could run to ``end`` stops: ``end`` itself where it completes the
         prompt, else the rule's cut grid below it; ``prefix`` where that leaves nothing."""
         if self.cuts_branch and branch is not None and prefix < branch < end:
@@ -112,6 +115,8 @@ class Rule:
         end at or before it, counted from the prefix (a state inside a chunk does not exist)."""
         if self.snapshots == "any" or depth == end:
             return depth
+        if self.snapshots == "start":
+            return prefix
         return prefix + (depth - prefix) // geometry.chunk_width * geometry.chunk_width
 
 
@@ -157,6 +162,17 @@ class UnknownRule(KeyError, ValueError):
 RULES = _Registry()
 
 
+def rule_of(rule: str | Rule) -> Rule:
+    """A rule by its name, or the rule itself. Raises ValueError for anything else."""
+    if isinstance(rule, str):
+        return RULES[rule]
+    if not isinstance(rule, Rule):
+        raise ValueError(
+            f"rule={rule!r}: must be a rule or its name; the decorator @rule makes one of a function"
+        )
+    return rule
+
+
 def rule(
     name: str, *, snapshots: str = "chunk", summary: str = ""
 ) -> Callable[[Callable[[Geometry, int, int, int | None], Decision]], Rule]:
@@ -196,7 +212,7 @@ def decide_many(
     Equal to calling the rule on each element. Raises ValueError where shapes differ or an extend is
     impossible, naming the first such index.
     """
-    chosen = RULES[rule] if isinstance(rule, str) else rule
+    chosen = rule_of(rule)
     starts, ends = _as_tokens("prefix", prefix), _as_tokens("end", end)
     branches = None if branch is None else _as_tokens("branch", branch)
     for name, array in (("end", ends), ("branch", branches)):
@@ -412,6 +428,8 @@ def _as_tokens(name: str, values: npt.ArrayLike) -> npt.NDArray[np.int64]:
     array = np.asarray(values)
     if array.ndim != 1 or (array.size and array.dtype.kind not in "iu"):
         raise ValueError(f"{name}: must be a one-dimensional integer array, got {array.dtype} {array.shape}")
+    if array.size and array.dtype.kind == "u" and int(array.max()) > np.iinfo(np.int64).max:
+        raise ValueError(f"{name}: {array.max()} does not fit in 64 bits; a depth is a number of tokens")
     return array.astype(np.int64, copy=False)
 
 

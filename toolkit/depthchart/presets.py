@@ -16,9 +16,17 @@ from typing import Any, Final
 
 from depthchart.depth import RULES, Rule
 from depthchart.geometry import Geometry
-from depthchart.rules import decode_on_interval, every_n, spaced, vllm_all, vllm_junction, vllm_steps
+from depthchart.rules import (
+    decode_on_interval,
+    every_n,
+    spaced,
+    vllm_all,
+    vllm_any_cut,
+    vllm_junction,
+    vllm_steps,
+)
 
-__all__ = ["ENGINES", "PRESETS", "Preset", "Setup", "llamacpp", "preset", "sglang_at"]
+__all__ = ["ENGINES", "FAULTY", "PRESETS", "Preset", "Setup", "llamacpp", "preset", "sglang_at"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,8 +99,9 @@ def llamacpp(every: int = 8192, keep: int = 32, *, restores: bool = True) -> Pre
     if keep < 1:
         raise ValueError(f"keep={keep}: must be at least 1; nearest legal: 1")
     rule = every_n(every)
+    settings = "" if (every, keep) == (8192, 32) else f"@{every},{keep}"
     return Preset(
-        "llamacpp" if restores else "llamacpp-24035",
+        ("llamacpp" if restores else "llamacpp-24035") + settings,
         f"a checkpoint every {every} tokens, at most {keep} a text, "
         + ("nearest earlier one restored" if restores else "none ever restored"),
         "llama.cpp#16382, #20087, #24035",
@@ -102,16 +111,20 @@ def llamacpp(every: int = 8192, keep: int = 32, *, restores: bool = True) -> Pre
 
 
 def preset(name: str) -> Preset:
-    """A preset by name, or SGLang's on a day as ``sglang@2026-08-20``; an unknown name raises ValueError with the
-    nearest one."""
-    if name in PRESETS:
-        return PRESETS[name]
-    if name.startswith("sglang@"):
-        return sglang_at(name.removeprefix("sglang@"))
-    near = get_close_matches(str(name), PRESETS, n=1, cutoff=0.4)
+    """A preset by name, one of FAULTY, SGLang's on a day as ``sglang@2026-08-20``, or llama.cpp's with other settings as
+    ``llamacpp@EVERY,KEEP``; an unknown name raises ValueError with the nearest one."""
+    known = {**PRESETS, **FAULTY}
+    if name in known:
+        return known[name]
+    base, at, given = str(name).partition("@")
+    if base == "sglang" and at:
+        return sglang_at(given)
+    if base in ("llamacpp", "llamacpp-24035") and at:
+        return llamacpp(*_every_keep(name, given), restores=base == "llamacpp")
+    near = get_close_matches(str(name), known, n=1, cutoff=0.4)
     hint = f"; nearest: {near[0]!r}" if near else ""
     raise ValueError(
-        f"preset={name!r}: no such preset{hint}; there are {', '.join(PRESETS)} and sglang@YYYY-MM-DD"
+        f"preset={name!r}: no such preset{hint}; there are {', '.join(known)}, sglang@YYYY-MM-DD and llamacpp@EVERY,KEEP"
     )
 
 
@@ -124,6 +137,16 @@ def _day(text: str) -> date:
         return date.fromisoformat(text)
     except ValueError:
         raise ValueError(f"day={text!r}: must be an ISO date, such as 2026-08-20") from None
+
+
+def _every_keep(name: str, text: str) -> tuple[int, int]:
+    try:
+        every, keep = (int(part) for part in text.split(","))
+    except ValueError:
+        raise ValueError(
+            f"preset={name!r}: must be as llamacpp@8192,32: tokens between checkpoints, and how many"
+        ) from None
+    return every, keep
 
 
 def _spaced(geometry: Geometry, kv_tokens: int, state_slots: int) -> Rule:
@@ -221,5 +244,19 @@ _OTHERS: Final = (
 )
 
 PRESETS: Final[Mapping[str, Preset]] = {made.name: made for made in (*_SGLANG, *_OTHERS)}
+FAULTY: Final[Mapping[str, Preset]] = {
+    made.name: made
+    for made in (
+        Preset(
+            "vllm-align-before-51113",
+            "steps end anywhere; a block that is passed publishes whatever its slot holds",
+            "vllm#51113",
+            lambda g, kv, slots: vllm_any_cut(),
+        ),
+        llamacpp(restores=False),
+    )
+}
+"""Bundles that only show a public fault; they are not ranked or swept with the others."""
+
 ENGINES: Final = tuple(name for name in PRESETS if name != "depthchart")
 """All presets of engines, as opposed to our own."""

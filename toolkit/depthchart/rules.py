@@ -6,31 +6,76 @@ Each function returns a ``Rule``. Depths are counts of tokens.
 from __future__ import annotations
 
 from dataclasses import replace
+from math import lcm
 
 from depthchart.depth import RULES, Decision, Rule
 from depthchart.geometry import Geometry
 
-__all__ = ["decode_on_interval", "every_n", "spaced", "vllm_all", "vllm_junction", "vllm_steps"]
+__all__ = [
+    "decode_on_interval",
+    "every_n",
+    "spaced",
+    "vllm_all",
+    "vllm_any_cut",
+    "vllm_junction",
+    "vllm_steps",
+]
 
 
 def decode_on_interval(rule: Rule) -> Rule:
-    """The rule with decode checkpoints on its track interval alone, as SGLang took them before #35412: where DCP widens
-    the tree page, they hang on the node before."""
-    return replace(rule, name=f"{rule.name}_on_interval", decode_grid=lambda g: g.track_interval)
+    """The rule with decode checkpoints on its track interval alone (which SGLang wants to be a multiple of the page; others
+    are widened to one), as SGLang took them before #35412: where DCP widens
+    the tree page, they hang on the node before. As sound as the rule where the tree page divides the interval."""
+    return replace(
+        rule, name=f"{rule.name}_on_interval", decode_grid=lambda g: lcm(g.page_size, g.track_interval)
+    )
 
 
 def vllm_steps() -> Rule:
-    """vLLM's align mode (vllm#30877): prefill steps end on blocks, each leaves its state; so do decode steps."""
+    """vLLM's align mode (vllm#30877): prefill steps end on blocks, each leaves its state; so do decode steps.
+
+    Sound: it donates only where the last multiple of the tree page is the end of the step, whose state always exists.
+    """
     return replace(RULES["vllm_align"], decode_grid=lambda g: g.tree_page)
 
 
 def vllm_junction() -> Rule:
-    """Align mode that also cuts a step where KV goes on and no state does (vllm#37898, merged 2026-06-10)."""
+    """Align mode that also cuts a step where KV goes on and no state does (vllm#37898, merged 2026-06-10).
+
+    Sound: a cut changes where steps end, and what is donated is decided as in ``vllm_steps``.
+    """
     return replace(vllm_steps(), name="vllm_junction", cuts_branch=True)
 
 
+def vllm_any_cut() -> Rule:
+    """Align mode before vllm#51113, with speculation: a step may end inside a block, and leaves its state in that
+    block's slot; the next one passes the block's end and publishes the slot as the state of that end. Not sound."""
+
+    def decide(g: Geometry, prefix: int, end: int, branch: int | None) -> Decision:
+        page = g.tree_page
+        passed = -(-prefix // page) * page  # the end of the block that the step before left its state in
+        stale = (passed,) if prefix < passed < end else ()
+        if end % page == 0 and end > prefix:
+            return Decision(end, True, f"the step ends on the block end {end}", stale)
+        if stale:
+            return Decision(passed, True, f"the slot of the block up to {passed}, written at {prefix}")
+        return Decision(None, False, f"the step ends at {end}, off the block of {page}")
+
+    return Rule(
+        "vllm_any_cut",
+        "steps end anywhere; a block passed later publishes what its slot holds (vllm before #51113)",
+        decide=decide,
+        snapshots="start",
+        cut_grid=lambda g: 1,
+        decode_grid=lambda g: g.tree_page,
+    )
+
+
 def vllm_all() -> Rule:
-    """vLLM's all mode (vllm#25752): a state at every block end that the kernel's chunks meet."""
+    """vLLM's all mode (vllm#25752): a state at every block end that the kernel's chunks meet.
+
+    Sound: its depths are multiples of the tree page, each the end of the step or of a chunk counted from the prefix.
+    """
 
     def decide(g: Geometry, prefix: int, end: int, branch: int | None) -> Decision:
         first = prefix // g.tree_page * g.tree_page + g.tree_page
@@ -53,7 +98,10 @@ def vllm_all() -> Rule:
 
 
 def every_n(tokens: int) -> Rule:
-    """llama.cpp's checkpoints: every ``tokens`` tokens of a prompt, and the live state at its end (llama.cpp#20087)."""
+    """llama.cpp's checkpoints: every ``tokens`` tokens of a prompt, and the live state at its end (llama.cpp#20087).
+
+    Sound: each depth is floored to the tree page and lies beyond the prefix; the kernel stores any depth.
+    """
     if tokens < 1:
         raise ValueError(f"tokens={tokens}: must be at least 1; nearest legal: 1")
 
@@ -80,6 +128,8 @@ def spaced(spacing: int) -> Rule:
     The kernel stores any depth. Where a text ends on a page, the page before is kept as well: the same prompt again is
     matched to one token less than its length (sglang#30882, vllm#50409). A full budget of tokens tells a cut, where that
     is of no use.
+
+    Sound: every depth is a multiple of the tree page (the spacing is rounded up to one) in (prefix, end].
     """
     if spacing < 1:
         raise ValueError(f"spacing={spacing}: must be at least 1; nearest legal: 1")

@@ -6,4 +6,14 @@ from depthchart.cache.node import Node
 from depthchart.cache.state_pool import StatePool
 from depthchart.cache.tree import Evicted, Inserted, Match, RadixTree
 
-__all__ = ["Evicted", "Inserted", "Match", "Memory", "Node", "PageAllocator", "RadixTree", "Segment", "StatePool"]
+__all__ = [
+    "Evicted",
+    "Inserted",
+    "Match",
+    "Memory",
+    "Node",
+    "PageAllocator",
+    "RadixTree",
+    "Segment",
+    "StatePool",
+]

@@ -49,7 +49,9 @@ class Memory:
         emit: Emit = ignore,
     ) -> None:
         if index is not None and index.page != geometry.tree_page:
-            raise ValueError(f"index: made for pages of {index.page} tokens; the tree page is {geometry.tree_page}")
+            raise ValueError(
+                f"index: made for pages of {index.page} tokens; the tree page is {geometry.tree_page}"
+            )
         self.geometry = geometry
         self.index = PrefixIndex(geometry.tree_page) if index is None else index
         self.allocator = PageAllocator(kv_tokens, geometry.tree_page)
@@ -160,7 +162,11 @@ class Memory:
             ("evictable KV tokens", tree.evictable_tokens, total - locked),
             ("protected states", tree.protected_states, pinned),
             ("states in the LRU", len(tree.state_order), len(holders)),
-            ("states both in the tree and in the LRU", sum(n in tree.state_order for n in holders), len(holders)),
+            (
+                "states both in the tree and in the LRU",
+                sum(n in tree.state_order for n in holders),
+                len(holders),
+            ),
         )
         return [f"{name}: counted {have}, really {right}" for name, have, right in checks if have != right]
 

@@ -38,7 +38,9 @@ class Node:
         "uses",
     )
 
-    def __init__(self, node_id: int, parent: Node | None, ids: list[int], pages: list[int], start: int, end: int) -> None:
+    def __init__(
+        self, node_id: int, parent: Node | None, ids: list[int], pages: list[int], start: int, end: int
+    ) -> None:
         self.node_id = node_id
         self.parent = parent
         self.children: dict[int, Node] = {}

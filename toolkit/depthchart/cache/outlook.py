@@ -11,7 +11,7 @@ often enough.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Hashable, Iterable
 from itertools import accumulate
 from typing import TypeAlias
 
@@ -70,6 +70,15 @@ class Outlook:
     def gain_per_token(self, leaf: Node) -> float:
         """The same over the KV that goes with a leaf; nothing where it has no state, since no text can resume there."""
         return self.gain(leaf) / (leaf.end - freed_from(leaf)) if leaf.state is not None else 0.0
+
+    def gains_per_token(self, leaves: Iterable[Node]) -> list[float]:
+        """``gain_per_token`` of each."""
+        return [self.gain_per_token(leaf) for leaf in leaves]
+
+    def counts(self) -> Hashable:
+        """All that was counted: equal counts, equal chances."""
+        kinds = (tuple(map(tuple, counts)) for counts in (self._used, self._looked))
+        return (*kinds, self._all_used, self._all_looked)
 
     def _density(self, kind: Kind) -> list[float]:
         """By age. The prior is the mean of all kinds, more for the young and less for the old."""

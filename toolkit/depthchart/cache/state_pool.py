@@ -42,7 +42,9 @@ class StatePool:
     def free(self, slot: int) -> None:
         """Take a slot back. Raises DoubleFreeError where it is free already."""
         if not 0 <= slot < self.total_slots or not self._used[slot]:
-            raise DoubleFreeError(f"state slot {slot} is not in use: it was freed before, or never handed out")
+            raise DoubleFreeError(
+                f"state slot {slot} is not in use: it was freed before, or never handed out"
+            )
         self._used[slot] = 0
         self.tags[slot] = None
         self._free.append(slot)
@@ -54,4 +56,6 @@ class StatePool:
             owners[slot] += 1
         for slot, count in enumerate(owners):
             if count != 1:
-                raise InvariantError(f"state slot {slot} has {count} owners; it must be free or owned exactly once")
+                raise InvariantError(
+                    f"state slot {slot} has {count} owners; it must be free or owned exactly once"
+                )

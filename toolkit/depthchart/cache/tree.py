@@ -13,8 +13,9 @@ from depthchart.cache.eviction import leaf_order
 from depthchart.cache.node import Node
 from depthchart.cache.outlook import Outlook
 from depthchart.cache.state_pool import StatePool
-from depthchart.cache.states import MATCHINGS, REFRESHES, STATE_POLICIES, one_of
+from depthchart.cache.states import MATCHINGS, REFRESHES, STATE_POLICIES
 from depthchart.cache.worth import Worth
+from depthchart.errors import one_of
 from depthchart.events import (
     Emit,
     Locked,
@@ -82,9 +83,10 @@ class RadixTree:
     ) -> None:
         if grid < 1:
             raise ValueError(f"grid={grid}: must be positive; nearest legal: 1")
-        if max_states_per_path is not None and max_states_per_path < 1:
+        cap = max_states_per_path
+        if cap is not None and (not isinstance(cap, int) or cap < 1):
             raise ValueError(
-                f"max_states_per_path={max_states_per_path}: must be at least 1, or None for no cap"
+                f"max_states_per_path={cap!r}: must be a whole number of at least 1, or None for no cap; nearest legal: 1"
             )
         self.allocator, self.states, self.grid, self.page = allocator, states, grid, allocator.page
         self.max_states_per_path, self.keep_tombstones = max_states_per_path, keep_tombstones
@@ -96,10 +98,10 @@ class RadixTree:
         self.outlook = Outlook(worth or Worth())
         self._leaves = leaf_order(eviction, self.outlook)
         self._choose_state = STATE_POLICIES[one_of("state_eviction", state_eviction, STATE_POLICIES)]
-        self._learns = "gain" in (eviction, state_eviction)
+        self.learns = "gain" in (eviction, state_eviction)
         self._refreshes_path = one_of("refresh", refresh, REFRESHES) == "path"
         self._tips_only = one_of("matching", matching, MATCHINGS) == "tip"
-        self._clock = 0
+        self.clock = 0
         self._last_id = 0
 
     # --- looking up ---------------------------------------------------------------------------------------
@@ -280,8 +282,8 @@ class RadixTree:
         """Evict at least so much, as far as locks allow. KV goes leaf by leaf, with its state; a state of an
         inner node goes alone and leaves a tombstone, that of a leaf takes the leaf with it."""
         done = Evicted()
-        self.outlook.now = self._clock
-        if self._learns:
+        self.outlook.now = self.clock
+        if self.learns:
             self.outlook.looked(self.state_order)
         while done.kv_tokens < kv_tokens and (leaf := self._leaves.pop()) is not None:
             done = _add(done, self._remove_leaf(leaf, "KV evicted"))
@@ -342,8 +344,8 @@ class RadixTree:
     # --- small helpers ------------------------------------------------------------------------------------
 
     def _touch(self, node: Node) -> None:
-        self._clock += 1
-        node.last_use = self._clock
+        self.clock += 1
+        node.last_use = self.clock
 
     def _refresh_state(self, node: Node) -> None:
         del self.state_order[node]
@@ -352,7 +354,7 @@ class RadixTree:
     def _note_use(self, seen: list[tuple[Node, int]]) -> None:
         """Tell the outlook which state a match is about to use, while its age can still be seen, and which
         evicted one it would have used instead."""
-        self.outlook.now = self._clock
+        self.outlook.now = self.clock
         missed = False
         for node, shared in reversed(seen):
             if shared < len(node.ids):

@@ -2,8 +2,9 @@
 
 A file holds ``[[case]]`` tables. Keys of a case: ``id``, ``title``, ``thread`` (public addresses), ``explanation``
 (our words), ``shows`` (the rule or engine bundle that shows the fault), ``faulty`` and ``right`` (in words), ``needs``
-(what today's library lacks to show the fault, empty where nothing is missing), ``kind``, the inputs of that kind,
-and ``expect``: what must come out, by rule.
+(what today's library lacks to show the fault, empty where nothing is missing), ``preset`` (an engine bundle under
+which it is replayed beside the rules), ``kind``, the inputs of that kind, and ``expect``: what must come out, by rule
+or preset. ``covered_by`` names the test of the kernels that shows a fault which no rule decides.
 
 Kinds, their inputs, and what is compared:
 
@@ -14,7 +15,7 @@ Kinds, their inputs, and what is compared:
 - ``trace``: ``geometry``, ``pools``, ``requests``, scheduler ``settings``, ``right_reuse`` of each request; the same.
 - ``geometry``: ``rows`` of geometry fields and the values or remarks that they must give.
 - ``segments``: ``rows`` of {page, segments, ok}: ranges freed by one request.
-- ``note``: nothing; what it needs is not in this library, or is no matter of the cache.
+- ``note``: nothing; what it needs is not in this library, or is no matter of the cache (``covered_by``, ``needs``).
 """
 
 from __future__ import annotations
@@ -27,6 +28,8 @@ from functools import cache
 from typing import Any
 
 from depthchart.datafiles import data_path
+from depthchart.depth import RULES
+from depthchart.presets import preset
 
 __all__ = ["KINDS", "Case", "catalogue", "find_case"]
 
@@ -35,6 +38,8 @@ _TEXTS = ("id", "title", "thread", "explanation", "shows", "faulty", "right", "k
 _KEYS = (
     *_TEXTS,
     "needs",
+    "preset",
+    "covered_by",
     "geometry",
     "pools",
     "steps",
@@ -60,6 +65,8 @@ class Case:
     right: str
     kind: str
     needs: str = ""
+    preset: str = ""
+    covered_by: str = ""
     geometry: Mapping[str, int] = field(default_factory=dict)
     pools: Mapping[str, int] = field(default_factory=dict)
     steps: tuple[Mapping[str, Any], ...] = ()
@@ -74,6 +81,12 @@ class Case:
     def runs(self) -> bool:
         """Whether this library can run it under a rule."""
         return self.kind != "note"
+
+    @property
+    def presets(self) -> tuple[str, ...]:
+        """The engine bundles that it speaks of, the one that shows the fault first."""
+        named = [self.preset, *(name for name in self.expect if name not in RULES)]
+        return tuple(dict.fromkeys(name for name in named if name))
 
 
 @cache
@@ -112,6 +125,12 @@ def _case(where: str, entry: Mapping[str, Any]) -> Case:
             raise ValueError(f"{where}: {key}={entry.get(key)!r}: must be a text that is not empty")
     if entry["kind"] not in KINDS:
         raise ValueError(f"{where}: kind={entry['kind']!r}: must be one of {', '.join(KINDS)}")
+    for name in (entry.get("preset"), *entry.get("expect", {})):
+        if name is not None and name not in RULES:
+            try:
+                preset(name)
+            except ValueError as error:
+                raise ValueError(f"{where}: neither a rule nor a preset: {error}") from None
     lists = ("steps", "rows", "requests", "right_reuse")
     values: dict[str, Any] = {key: tuple(value) if key in lists else value for key, value in entry.items()}
     return Case(**values)

@@ -1,4 +1,4 @@
-"""Runs one case under one rule and says what came of it."""
+"""Runs one case under one rule or engine bundle and says what came of it."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from depthchart.depth import RULES, Rule
 from depthchart.errors import InvariantError
 from depthchart.events import EventLog, Matched, Violation
 from depthchart.geometry import Geometry
+from depthchart.presets import Preset, preset
 from depthchart.redraw import redraw
 from depthchart.run import Run
 from depthchart.simulate import simulate
@@ -39,9 +40,9 @@ class Outcome(NamedTuple):
     why: str = ""
 
 
-def run_case(case: Case, rule: str) -> Outcome:
-    """One case under one rule. Raises ValueError for an unknown rule."""
-    chosen = RULES[rule]
+def run_case(case: Case, name: str) -> Outcome:
+    """One case under one rule or preset. Raises ValueError for a name that is neither."""
+    chosen = _by_name(name)
     return {
         "extends": _extends,
         "script": _script,
@@ -52,15 +53,27 @@ def run_case(case: Case, rule: str) -> Outcome:
 
 
 def matrix(
-    cases: Iterable[Case] | None = None, rules: Iterable[str] | None = None
+    cases: Iterable[Case] | None = None, names: Iterable[str] | None = None
 ) -> dict[str, dict[str, Outcome]]:
-    """Outcomes by case id, then by rule; by default of all cases under all built-in rules."""
-    chosen = (
-        tuple(rules)
-        if rules is not None
-        else tuple(name for name, one in RULES.items() if one.plan is not None)
-    )
-    return {case.id: {rule: run_case(case, rule) for rule in chosen} for case in (cases or catalogue())}
+    """Outcomes by case id, then by rule or preset; by default of all cases under all built-in rules and under the
+    presets that each case names itself."""
+    given = None if names is None else tuple(names)
+    rules = tuple(name for name, one in RULES.items() if one.plan is not None)
+    return {
+        case.id: {name: run_case(case, name) for name in given or (*rules, *case.presets)}
+        for case in (cases or catalogue())
+    }
+
+
+def _by_name(name: str) -> Preset:
+    """A preset, or a rule as one that sets nothing else."""
+    if name in RULES:
+        rule = RULES[name]
+        return Preset(name, rule.summary, "", lambda g, kv, slots: rule)
+    try:
+        return preset(name)
+    except ValueError as error:
+        raise ValueError(f"{name!r}: neither a rule ({', '.join(RULES)}) nor a preset: {error}") from None
 
 
 def outcome_table(found: Mapping[str, Mapping[str, Outcome]] | None = None) -> pd.DataFrame:
@@ -85,9 +98,9 @@ def case_frames(case: Case | str, rule: str) -> tuple[pd.DataFrame, pd.DataFrame
         case = find_case(case)
 
     if case.kind == "script":
-        log = _replayed(case, RULES[rule]).log
+        log = _replayed(case, _by_name(rule)).log
     elif case.kind == "trace":
-        log = _simulated(case, RULES[rule]).log
+        log = _simulated(case, _by_name(rule)).log
     else:
         raise ValueError(f"case {case.id!r} is of kind {case.kind!r}: only scripts and traces leave a tree")
     return frames.nodes(redraw(log)), frames.checkpoints(log), Geometry(**case.geometry)
@@ -96,8 +109,9 @@ def case_frames(case: Case | str, rule: str) -> tuple[pd.DataFrame, pd.DataFrame
 # --- by kind ----------------------------------------------------------------------------------------------
 
 
-def _extends(case: Case, rule: Rule) -> Outcome:
+def _extends(case: Case, bundle: Preset) -> Outcome:
     geometry = Geometry(**case.geometry)
+    rule = bundle.apply(geometry, 1 << 20, 64).rule
     outcomes, depths, why = [], [], ""
     for row in case.rows:
         g = Geometry(**{**case.geometry, **row["geometry"]}) if "geometry" in row else geometry
@@ -114,15 +128,19 @@ def _extends(case: Case, rule: Rule) -> Outcome:
         )
         outcomes.append(outcome)
         if outcome != "ok" and not why:
-            node = depth // g.tree_page * g.tree_page
-            why = f"[{row['prefix']}, {row['end']}): {depth or 'none'} for {row['right']}" + (
-                f"; the node ends at {node}" if wrong else f"; {decision.reason}"
+            why = f"[{row['prefix']}, {row['end']}): {depth or 'none'} for {row['right']}; " + (
+                _off(rule, g, row["prefix"], row["end"], wrong[0]) if wrong else decision.reason
             )
     return Outcome(min(outcomes, key=_WORST.index), tuple(depths), why)
 
 
-def _script(case: Case, rule: Rule) -> Outcome:
-    result = _replayed(case, rule).result
+def _off(rule: Rule, g: Geometry, prefix: int, end: int, depth: int) -> str:
+    node, stored = depth // g.tree_page * g.tree_page, rule.stored_depth(g, prefix, end, depth)
+    return f"the node ends at {node}" if stored == depth else f"the node at {node} gets the state of {stored}"
+
+
+def _script(case: Case, bundle: Preset) -> Outcome:
+    result = _replayed(case, bundle).result
     if result["error"]:
         return Outcome("crash", (), result["error"]["message"])
     steps = zip(case.steps, result["steps"], strict=True)
@@ -135,10 +153,10 @@ class _Replayed(NamedTuple):
     log: EventLog
 
 
-def _replayed(case: Case, rule: Rule) -> _Replayed:
+def _replayed(case: Case, bundle: Preset) -> _Replayed:
     script = {
         "geometry": dict(case.geometry),
-        "rule": rule.name,
+        "rule" if bundle.name in RULES else "preset": bundle.name,
         "strict": False,
         "pools": dict(case.pools),
         "steps": list(case.steps),
@@ -148,13 +166,15 @@ def _replayed(case: Case, rule: Rule) -> _Replayed:
     return _Replayed(run.run(), run.log)
 
 
-def _simulated(case: Case, rule: Rule) -> Run:
-    settings: dict[str, Any] = {"strict": False, "arrivals": "trace", **case.pools, **case.settings}
-    return simulate(_requests(case), Geometry(**case.geometry), rule, **settings)
+def _simulated(case: Case, bundle: Preset) -> Run:
+    geometry = Geometry(**case.geometry)
+    setup = bundle.apply(geometry, case.pools["kv_tokens"], case.pools["state_slots"])
+    settings: dict[str, Any] = {"strict": False, "arrivals": "trace", **setup.settings, **case.settings}
+    return simulate(_requests(case), geometry, **settings)
 
 
-def _trace(case: Case, rule: Rule) -> Outcome:
-    run = _simulated(case, rule)
+def _trace(case: Case, bundle: Preset) -> Outcome:
+    run = _simulated(case, bundle)
     first: dict[str, int] = {}
     for event in run.log.of(Matched):
         first.setdefault(event.request, event.tokens)
@@ -179,7 +199,7 @@ def _judge(faults: list[tuple[str, str]], reuse: tuple[int, ...], right: tuple[i
     )
 
 
-def _geometry(case: Case, rule: Rule) -> Outcome:
+def _geometry(case: Case, bundle: Preset) -> Outcome:
     values: list[Any] = []
     wrong: list[str] = []
     for row in case.rows:
@@ -190,7 +210,10 @@ def _geometry(case: Case, rule: Rule) -> Outcome:
             if not row.get("refused"):
                 wrong.append(str(error))
             continue
-        advice = [remark.code for remark in geometry.advice(row.get("rule", rule.name))]
+        advice = [
+            remark.code
+            for remark in geometry.advice(row.get("rule", bundle.apply(geometry, 1 << 20, 64).rule.name))
+        ]
         values.append(tuple(getattr(geometry, name) for name in row.get("values", {})))
         wrong += [
             f"{n} is {getattr(geometry, n)}, not {v}"
@@ -202,7 +225,7 @@ def _geometry(case: Case, rule: Rule) -> Outcome:
     return Outcome("crash" if wrong else "ok", tuple(values), "; ".join(wrong))
 
 
-def _segments(case: Case, rule: Rule) -> Outcome:
+def _segments(case: Case, bundle: Preset) -> Outcome:
     wrong = []
     for row in case.rows:
         segments = [tuple(segment) for segment in row["segments"]]
@@ -216,8 +239,8 @@ def _segments(case: Case, rule: Rule) -> Outcome:
     return Outcome("crash" if wrong else "ok", (), "; ".join(wrong))
 
 
-def _not_run(case: Case, rule: Rule) -> Outcome:
-    return Outcome("not run", (), case.needs)
+def _not_run(case: Case, bundle: Preset) -> Outcome:
+    return Outcome("not run", (), f"shown by {case.covered_by}" if case.covered_by else case.needs)
 
 
 def _requests(case: Case) -> Trace:

@@ -31,8 +31,11 @@ class Replay:
     def __init__(self, script: Script) -> None:
         self.script = script
         self.log = EventLog()
-        self.memory = Memory(script.geometry, script.kv_tokens, script.state_slots, emit=self.log)
-        self.life = Lifecycle(self.memory, script.rule, strict=script.strict, emit=self.log)
+        setup = script.setup
+        self.memory = Memory(
+            script.geometry, setup.kv_tokens, setup.state_slots, emit=self.log, **setup.policies
+        )
+        self.life = Lifecycle(self.memory, setup.rule, strict=script.strict, emit=self.log)
         self.segments: dict[str, int] = {}
         self.names: dict[int, str] = {}
         self.outputs: dict[str, int] = {}

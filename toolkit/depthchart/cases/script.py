@@ -14,6 +14,7 @@ from depthchart.datafiles import data_path
 from depthchart.depth import RULES
 from depthchart.errors import ScriptError
 from depthchart.geometry import Geometry
+from depthchart.presets import Setup, preset
 from depthchart.tokens import INDEX_LIMIT
 
 __all__ = ["DECODE_GRIDS", "Script", "UnwidenedTracking", "find_script", "load_script", "script_names"]
@@ -29,7 +30,19 @@ _OPS: dict[str, dict[str, type]] = {
     "evict": {"kv_tokens?": int, "states?": int},
 }
 _GEOMETRY = ("page_size", "dcp_size", "chunk_width", "index_pool", "chunked_prefill_size", "track_interval")
-_KEYS = ("geometry", "rule", "strict", "pools", "steps", "expect", "source", "name", "story", "decode_grid")
+_KEYS = (
+    "geometry",
+    "rule",
+    "preset",
+    "strict",
+    "pools",
+    "steps",
+    "expect",
+    "source",
+    "name",
+    "story",
+    "decode_grid",
+)
 DECODE_GRIDS = ("lcm", "interval")
 """Where decode checkpoints lie: on lcm(checkpoint_grid, track_interval), or on lcm(page_size, track_interval)."""
 
@@ -48,7 +61,8 @@ class UnwidenedTracking(Geometry):
 @dataclass(frozen=True)
 class Script:
     """A checked script. ``kv_tokens`` and ``state_slots`` size the pools; ``steps`` are its operations;
-    ``expect`` holds the settled parts of the result, ``source`` the public thread."""
+    ``expect`` holds the settled parts of the result, ``source`` the public thread. Where it names a ``preset``, that
+    gives the rule (``rule`` is its name) and the cache's policies."""
 
     geometry: Geometry
     rule: str
@@ -60,16 +74,23 @@ class Script:
     source: str = ""
     name: str = ""
     story: str = ""
+    preset: str = ""
+
+    @property
+    def setup(self) -> Setup:
+        """Rule, pools and policies to run it with."""
+        if self.preset:
+            return preset(self.preset).apply(self.geometry, self.kv_tokens, self.state_slots)
+        return Setup(RULES[self.rule], self.kv_tokens, self.state_slots, {})
 
     def under(self, *, rule: str | None = None, strict: bool | None = None) -> Script:
         """The same script under another rule, or with checks on or off. What it expects no longer holds."""
         if rule is None and strict is None:
             return self
-        changed = replace(
-            self, rule=rule or self.rule, strict=self.strict if strict is None else strict, expect={}
-        )
-        RULES[changed.rule]
-        return changed
+        kept = self.strict if strict is None else strict
+        if rule is None:
+            return replace(self, strict=kept, expect={})
+        return replace(self, rule=RULES[rule].name, preset="", strict=kept, expect={})
 
 
 def load_script(raw: Mapping[str, Any], name: str = "") -> Script:
@@ -85,9 +106,16 @@ def load_script(raw: Mapping[str, Any], name: str = "") -> Script:
         raise ScriptError(f"steps: must be a list of operations, got {type(raw.get('steps')).__name__}")
     if "page_size" not in geometry:
         raise ScriptError("geometry: page_size is missing")
+    bundle = raw.get("preset", "")
+    if not isinstance(bundle, str) or (bundle and "rule" in raw):
+        raise ScriptError(
+            f"preset={bundle!r}: must be a preset's name, and stand alone: it brings its own rule"
+        )
     rule = raw.get("rule", "absolute")
     try:
         RULES[rule]
+        if bundle:
+            preset(bundle)
         made = _geometry_kind(raw.get("decode_grid", "lcm"))(**geometry)
     except ValueError as error:
         raise ScriptError(str(error)) from None
@@ -96,7 +124,7 @@ def load_script(raw: Mapping[str, Any], name: str = "") -> Script:
         raise ScriptError(
             f"pools.kv_tokens={kv_tokens}: must hold at least one tree page; nearest legal: {made.tree_page}"
         )
-    return Script(
+    script = Script(
         geometry=made,
         rule=rule,
         strict=strict,
@@ -107,7 +135,9 @@ def load_script(raw: Mapping[str, Any], name: str = "") -> Script:
         source=str(raw.get("source", "")),
         name=str(raw.get("name", name)),
         story=str(raw.get("story", "")),
+        preset=bundle,
     )
+    return replace(script, rule=script.setup.rule.name) if bundle else script
 
 
 def script_names() -> list[str]:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from depthchart.cases.replay import Replay
 from depthchart.cases.script import Script
-from depthchart.depth import RULES
 from depthchart.events import (
     Donated,
     Extended,
@@ -20,9 +19,10 @@ from depthchart.events import (
     Tracked,
     Violation,
 )
+from depthchart.presets import preset
 from depthchart.redraw import DrawnNode, TreeView, redraw
 
-__all__ = ["tell"]
+__all__ = ["tell", "verdict"]
 
 BAR = 48  # characters for the deepest node
 
@@ -50,6 +50,20 @@ def tell(script: Script) -> tuple[list[str], dict[str, Any]]:
     return lines, result
 
 
+def verdict(result: Mapping[str, Any], expected: bool, missed: Sequence[str]) -> str:
+    """How a replay came out, in one sentence; ``expected``: the script settles what must come out, ``missed``: what did
+    not."""
+    if missed:
+        return "not what the script expects:\n  " + "\n  ".join(missed)
+    if result["error"]:
+        said = f"{result['error']['type']} at step {result['error']['step']}"
+    elif result["violations"]:
+        said = f"ran to its end, with {len(result['violations'])} broken invariants"
+    else:
+        said = "sound: every invariant held"
+    return said + (", as the script expects" if expected else "")
+
+
 def _head(script: Script) -> list[str]:
     g = script.geometry
     pool = f" x pool {g.index_pool}" if g.index_pool > 1 else ""
@@ -64,7 +78,9 @@ def _head(script: Script) -> list[str]:
         if script.strict
         else "checks off: a broken invariant is only noted"
     )
-    lines.append(f"rule {script.rule}: {RULES[script.rule].summary}; {checks}")
+    if script.preset:
+        lines.append(f"preset {script.preset}: {preset(script.preset).summary}")
+    lines.append(f"rule {script.rule}: {script.setup.rule.summary}; {checks}")
     return lines
 
 

@@ -12,17 +12,19 @@ from depthchart.cases.outcome import Outcome, matrix
 from depthchart.commands.flags import add_verb
 from depthchart.depth import RULES
 from depthchart.display import table_text
+from depthchart.presets import preset
 
 NAME = "cases"
-HELP = "list public cache bugs, or replay them under depth rules"
+HELP = "list public cache bugs, or replay them under depth rules and engine bundles"
 _EXAMPLES = """examples:
   depthchart cases
   depthchart cases run
   depthchart cases run sglang-39115 --rule prefix_relative --rule absolute
+  depthchart cases run --preset vllm-align --preset sglang@2026-08-20
   depthchart cases run --json
 
 outcomes: ok; wrong state (a state on a node of another depth); crash; leak; no reuse (sound, but less on offer than
-the right answer); not run (no matter of a depth rule: the list says what it needs)
+the right answer); not run (no matter of a depth rule: the list says what it needs, or which test shows it)
 exit code: 0 everything came out as the catalogue says, 1 something did not, 2 the call is wrong"""
 
 
@@ -34,6 +36,12 @@ def add_parser(subparsers: Any) -> None:
     parser.add_argument(
         "--rule", action="append", metavar="NAME", help="under this rule (may be repeated; default: all)"
     )
+    parser.add_argument(
+        "--preset",
+        action="append",
+        metavar="NAME",
+        help="under this engine bundle (may be repeated; default: those that a case names)",
+    )
     parser.add_argument("--json", action="store_true", help="print one JSON object")
 
 
@@ -43,18 +51,15 @@ def run(args: argparse.Namespace) -> int:
     if args.what == "list":
         _list(cases, args.json)
         return 0
-    rules = (
-        [RULES[name].name for name in args.rule]
-        if args.rule
-        else [n for n, one in RULES.items() if one.plan is not None]
-    )
-    found = matrix(cases, rules)
+    rules = [RULES[name].name for name in args.rule or ()]
+    presets = [preset(name).name for name in args.preset or ()]
+    found = matrix(cases, [*rules, *presets] or None)
     wrong = [text for case in cases for text in unexpected(case, found[case.id])]
     if args.json:
         rows = {case: {rule: one._asdict() for rule, one in row.items()} for case, row in found.items()}
         print(json.dumps({"outcomes": rows, "unexpected": wrong}, indent=1))
     else:
-        _matrix(cases, rules, found)
+        _matrix(cases, found)
         print("\n".join(wrong), file=sys.stderr, end="\n" if wrong else "")
     return int(bool(wrong))
 
@@ -81,7 +86,19 @@ def _plain(values: tuple[Any, ...]) -> list[Any]:
 
 def _list(cases: list[Case], as_json: bool) -> None:
     if as_json:
-        keys = ("id", "title", "thread", "kind", "shows", "faulty", "right", "explanation", "needs")
+        keys = (
+            "id",
+            "title",
+            "thread",
+            "kind",
+            "shows",
+            "faulty",
+            "right",
+            "explanation",
+            "needs",
+            "presets",
+            "covered_by",
+        )
         print(json.dumps([{key: getattr(case, key) for key in keys} for case in cases], indent=1))
         return
     rows = [
@@ -89,6 +106,10 @@ def _list(cases: list[Case], as_json: bool) -> None:
         *((c.id, c.kind, c.shows, c.title) for c in cases),
     ]
     print(table_text(rows))
+    shown = [case for case in cases if case.covered_by]
+    if shown:
+        print("\nshown by the tests of the kernels:")
+        print("\n".join(f"  {case.id}: {case.covered_by}" for case in shown))
     lacking = [case for case in cases if case.needs]
     if lacking:
         print("\nnot shown in full by this library:")
@@ -98,17 +119,22 @@ def _list(cases: list[Case], as_json: bool) -> None:
         print(f"\n{case.thread}\n{case.explanation}\nfaulty: {case.faulty}\nright:  {case.right}")
 
 
-def _matrix(cases: list[Case], rules: list[str], found: dict[str, dict[str, Outcome]]) -> None:
-    rows = [
-        ["case", *rules],
-        *([case.id, *(found[case.id][rule].outcome for rule in rules)] for case in cases),
-    ]
+def _matrix(cases: list[Case], found: dict[str, dict[str, Outcome]]) -> None:
+    """Names that all cases ran under are columns; the presets of single cases share the last one."""
+    names = [name for name in found[cases[0].id] if all(name in row for row in found.values())]
+    rows = [["case", *names]]
+    for case in cases:
+        own = [f"{name}: {one.outcome}" for name, one in found[case.id].items() if name not in names]
+        rows.append([case.id, *(found[case.id][name].outcome for name in names), "; ".join(own)])
+    if any(row[-1] for row in rows[1:]):
+        rows[0].append("its presets")
+    else:
+        rows[1:] = [row[:-1] for row in rows[1:]]
     print(table_text(rows))
     if len(cases) > 3:
         return
     for case in cases:
         print(f"\n{case.id}: {case.title} ({case.thread})\n  {case.explanation}\n  right: {case.right}")
-        for rule in rules:
-            one = found[case.id][rule]
+        for name, one in found[case.id].items():
             values = f" {list(one.values)}" if one.values else ""
-            print(f"  {rule}: {one.outcome}{values}{': ' + one.why if one.why else ''}")
+            print(f"  {name}: {one.outcome}{values}{': ' + one.why if one.why else ''}")

@@ -1,4 +1,4 @@
-"""``depthchart verify``: search small histories exhaustively for what a depth rule breaks."""
+"""``depthchart verify``: search small histories exhaustively for what a depth rule or engine bundle breaks."""
 
 from __future__ import annotations
 
@@ -8,19 +8,22 @@ from typing import Any
 
 from depthchart.cases.script import DECODE_GRIDS
 from depthchart.commands.flags import add_verb
+from depthchart.depth import RULES
 from depthchart.files import whole_file
+from depthchart.presets import preset
 from depthchart.verify import FAULTS, Bounds, Report, verify
 from depthchart.verify.bounds import CUTS, POOLS
 from depthchart.verify.fuzz import fuzz
 from depthchart.verify.telling import tell_report
 
 NAME = "verify"
-HELP = "search small histories exhaustively for what a depth rule breaks"
+HELP = "search small histories exhaustively for what a depth rule or an engine bundle breaks"
 _EXAMPLES = """examples:
   depthchart verify --rule prefix_relative
   depthchart verify --rule prefix_relative --kind "shared page" --save bug.json --chart bug.svg
   depthchart verify --rule absolute --decode-grid interval
   depthchart verify --rule dcp_gated --dcp-size 1 --index-pool 2 --json
+  depthchart verify --preset vllm-align --tokens 4
   depthchart replay bug.json
   depthchart verify --rule absolute --fuzz 1000000 --seed 1
 
@@ -47,7 +50,13 @@ _COUNTS = {
 def add_parser(subparsers: Any) -> None:
     """Add the verb to the command line's subparsers."""
     parser = add_verb(subparsers, NAME, HELP, _EXAMPLES)
-    parser.add_argument("--rule", required=True, metavar="NAME", help="the depth rule to judge")
+    subject = parser.add_mutually_exclusive_group(required=True)
+    subject.add_argument("--rule", metavar="NAME", help="the depth rule to judge")
+    subject.add_argument(
+        "--preset",
+        metavar="NAME",
+        help="the engine bundle to judge: its rule, cuts, decode grid, eviction, refresh, matching and caps",
+    )
     for name, text in _LISTS.items():
         parser.add_argument("--" + name.replace("_", "-"), type=_numbers, metavar="N,N,…", help=text)
     for name, text in _COUNTS.items():
@@ -79,7 +88,7 @@ def run(args: argparse.Namespace) -> int:
     names = (*_LISTS, *_COUNTS, "cuts", "pools", "decode_grid")
     bounds = Bounds(**{name: getattr(args, name) for name in names if getattr(args, name) is not None})
     report = verify(
-        args.rule,
+        preset(args.preset) if args.preset is not None else RULES[args.rule],
         bounds,
         kinds=tuple(args.kind or FAULTS),
         every_kind=args.every_kind,
@@ -107,6 +116,8 @@ def _files(report: Report, save: str | None, chart: str | None) -> None:
 
 def _fuzz(args: argparse.Namespace) -> int:
     """A broken invariant ends the command with its message, the seed and the step."""
+    if args.rule is None:
+        raise ValueError(f"preset={args.preset!r}: --fuzz takes a rule; give --rule NAME")
     life = fuzz(args.rule, args.fuzz, args.seed)
     counts = {"steps": life.steps, "refused": life.refused, "injected": life.injected}
     if args.json:

@@ -14,6 +14,7 @@ from itertools import product
 from depthchart.cases.script import DECODE_GRIDS, UnwidenedTracking
 from depthchart.depth import Rule
 from depthchart.geometry import Geometry
+from depthchart.presets import Preset
 
 __all__ = ["CUTS", "POOLS", "Bounds", "Plan", "plans"]
 
@@ -99,19 +100,21 @@ class Plan:
     state_slots: int
 
 
-def plans(bounds: Bounds, rule: Rule) -> tuple[list[Plan], int, int]:
+def plans(bounds: Bounds, subject: Rule | Preset) -> tuple[list[Plan], int, int]:
     """The geometries to search with their pools; how many more behave as one of them; how many are too wide
     (their tree page is longer than any history).
 
-    A user's own rule may read any field of a geometry, so there all are kept. The built-in rules, the tree and the
-    lifecycle read no more than the cache chunk, the chunk width, the tree page, whether there is DCP, the decode
-    grid and where steps may end. So two geometries behave alike under a built-in rule where those agree, and
+    A user's own rule may read any field of a geometry, so there all are kept. The built-in rules, those of the presets
+    (``depthchart.rules``), the tree and the lifecycle read no more than the cache chunk, the chunk width, the tree
+    page, whether there is DCP, the decode grid and where steps may end. So two geometries behave alike
+    under a built-in rule where those agree, and
 
     - a chunk or a decode grid that is longer than every history is like any other that is;
     - where others may leave a step any budget, a step on page 1 may end anywhere, so also wherever a wider page lets
       it end (the page then matters through the cache chunk alone);
     - ``chunked_prefill_size`` is read by the step's budget alone, and every leftover from 1 up to it is tried: what a
-      smaller one allows is among them, so one budget that is never in the way covers all smaller ones.
+      smaller one allows is among them, so one budget that is never in the way covers all smaller ones. (``spaced``
+      reads it as well, to tell a cut: give small ones to have it search with them.)
     """
     kept: dict[object, Geometry] = {}
     alike = wide = 0
@@ -119,17 +122,20 @@ def plans(bounds: Bounds, rule: Rule) -> tuple[list[Plan], int, int]:
         if geometry.tree_page > bounds.tokens:
             wide += 1
             continue
-        key = _alike(geometry, bounds) if rule.plan is not None else geometry
+        own = isinstance(subject, Rule) and subject.plan is None
+        key = geometry if own else _alike(geometry, bounds, subject)
         alike += key in kept
         kept.setdefault(key, geometry)
-    return [_plan(geometry, pool, bounds) for geometry in kept.values() for pool in bounds.pools], alike, wide
+    found = [_plan(geometry, pool, bounds, subject) for geometry in kept.values() for pool in bounds.pools]
+    return found, alike, wide
 
 
-def _alike(geometry: Geometry, bounds: Bounds) -> object:
+def _alike(geometry: Geometry, bounds: Bounds, subject: Rule | Preset) -> object:
+    rule = subject if isinstance(subject, Rule) else subject.make_rule(geometry, bounds.tokens, 1)
     never = bounds.tokens + 1  # no text within the bounds is as long
     chunks = min(geometry.cache_chunk, never), min(geometry.chunk_width, never)
     page = 1 if bounds.cuts == "any" else geometry.page_size
-    tree = geometry.tree_page, geometry.dcp_size > 1, min(geometry.track_grid, never)
+    tree = geometry.tree_page, geometry.dcp_size > 1, min(rule.decode_grid(geometry), never)
     return (*chunks, page, *tree, geometry.chunked_prefill_size)
 
 
@@ -143,10 +149,16 @@ def _geometries(bounds: Bounds) -> Iterator[Geometry]:
             yield kind(**fields)
 
 
-def _plan(geometry: Geometry, pool: str, bounds: Bounds) -> Plan:
+def _plan(geometry: Geometry, pool: str, bounds: Bounds, subject: Rule | Preset) -> Plan:
     page = geometry.tree_page
     longest = -(-(bounds.tokens + 1) // page) * page
-    if pool == "tight":
-        return Plan(geometry, pool, -(-bounds.tokens // (2 * page)) * page, 5)
     # every request's row, and a page more each; three slots each and one for every state ever donated
-    return Plan(geometry, pool, bounds.requests * (2 * longest + page), bounds.requests * 4 + bounds.tokens)
+    kv, slots = bounds.requests * (2 * longest + page), bounds.requests * 4 + bounds.tokens
+    if pool == "tight":
+        kv, slots = -(-bounds.tokens // (2 * page)) * page, 5
+    if (
+        isinstance(subject, Preset) and subject.joint_pool
+    ):  # as many blocks as slots, and none fewer of either
+        slots = max(slots, kv // page)
+        kv = slots * page
+    return Plan(geometry, pool, kv, slots)

@@ -15,6 +15,7 @@ from depthchart.cases.story import tell
 from depthchart.depth import Rule
 from depthchart.files import write_text
 from depthchart.geometry import Geometry
+from depthchart.presets import Preset
 from depthchart.redraw import redraw
 from depthchart.verify.bounds import Bounds, Plan
 from depthchart.verify.world import Fault, Step
@@ -34,7 +35,7 @@ class Counterexample:
 
     @classmethod
     def of(
-        cls, rule: Rule, plan: Plan, bounds: Bounds, history: tuple[Step, ...], fault: Fault
+        cls, subject: Rule | Preset, plan: Plan, bounds: Bounds, history: tuple[Step, ...], fault: Fault
     ) -> Counterexample:
         """From a history of the search."""
         g = plan.geometry
@@ -44,7 +45,7 @@ class Counterexample:
         }  # fmt: skip
         script: dict[str, Any] = {
             "geometry": geometry,
-            "rule": rule.name,
+            "preset" if isinstance(subject, Preset) else "rule": subject.name,
             "strict": False,
             "pools": {"kv_tokens": plan.kv_tokens, "state_slots": plan.state_slots},
             "steps": [dict(step) for step in history],
@@ -70,7 +71,8 @@ class Counterexample:
         return load_script(self.script, "counterexample")
 
     def scaled(self, factor: int) -> Counterexample:
-        """The same history with all lengths ``factor`` times as long: page, chunk, interval, pools, tokens."""
+        """The same history with all lengths ``factor`` times as long: page, chunk, interval, pools, tokens (what a
+        preset's name says, as ``llamacpp@2,1`` does, stays as it is)."""
         if factor < 1:
             raise ValueError(f"factor={factor}: must be at least 1; nearest legal: 1")
         script = json.loads(json.dumps(self.script))
@@ -94,7 +96,7 @@ class Counterexample:
     @property
     def title(self) -> str:
         """A heading for a figure."""
-        return f"{self.script['rule']}: {self.fault.kind} after {self.tokens} tokens"
+        return f"{self.script.get('preset') or self.script['rule']}: {self.fault.kind} after {self.tokens} tokens"
 
     def frames(self) -> tuple[pd.DataFrame, pd.DataFrame, Geometry]:
         """Nodes and checkpoints after the last step (columns.NODES, columns.CHECKPOINTS), and the geometry:

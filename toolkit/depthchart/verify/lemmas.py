@@ -17,6 +17,21 @@ So a rule is sound where both premises hold for every depth that it donates:
 ``vllm_align``    it donates only where d = ⌊e/T⌋·T = e: a multiple of T, and the final state of the step.
 ``marconi``       as ``absolute``; a branch depth b only where T | b and c | b − p.
 
+The rules of the presets (``depthchart.rules``):
+
+``vllm_steps``, ``vllm_junction``   as ``vllm_align``. Where steps are cut decides how often e is a multiple of T, not
+                  what is donated; a junction is a branch depth, and a step that ends there donates only where T | e.
+``vllm_all``      d runs through the multiples of T in (p, e]; it keeps d = e and those where C | d − p: chunk ends.
+``every_n``       d = ⌊x/T⌋·T for x = p + n, p + 2n, … and e, those beyond p; the kernel stores any depth.
+``spaced``        d is the last multiple of T at or before e, e − 1 or the branch depth, or a multiple of its step, which
+                  is rounded up to T; all in (p, e], and the kernel stores any depth.
+``…_on_interval`` the prefill depths of the rule that it is made from; its decode checkpoints lie on the interval, below.
+``vllm_any_cut``  breaks the second premise: ⌈p/T⌉·T is a multiple of T, and what is stored there is the state of p, less
+                  than that wherever it is donated. That is vllm#51113.
+
+In each case "a snapshot exists" is the second premise, and "a node ends there" the first: a text that goes on to d
+has its whole pages up to d in the tree when the checkpoint is published, since T | d.
+
 A branch depth that replaces a planned one (``absolute``, ``dcp_gated``) is a multiple of G, since the tree
 names branch depths on that grid, and c | b − p is asked for: both premises again.
 
@@ -24,7 +39,8 @@ names branch depths on that grid, and c | b − p is asked for: both premises ag
 (and T | c). That is sglang#34808 and sglang#39115.
 
 Decode: a checkpoint is a copy of the working state after d tokens, so it is stored; d is a multiple of the track
-grid lcm(G, interval), so of T. With the interval alone T need not divide it: sglang#35412.
+grid lcm(G, interval), so of T. The rules of vLLM, llama.cpp and ``spaced`` take T itself. With the interval alone
+(``…_on_interval``) T need not divide it: sglang#35412.
 """
 
 from __future__ import annotations
@@ -40,7 +56,8 @@ def broken_premise(
 ) -> str | None:
     """Which premise of the lemma one decision breaks, in words; None where it holds (or nothing is donated).
 
-    ``branch`` must be a multiple of the checkpoint grid, as the tree names it, or None.
+    ``branch`` must be a multiple of the checkpoint grid, or of the tree page for ``spaced``, as the tree names it, or
+    None.
     """
     for depth in rule(geometry, prefix, end, branch).depths:
         if depth % geometry.tree_page:
@@ -49,5 +66,5 @@ def broken_premise(
             )
         stored = rule.stored_depth(geometry, prefix, end, depth)
         if stored != depth:
-            return f"depth {depth} is off the chunk grid: the kernel stores the state after {stored} tokens"
+            return f"depth {depth} cannot be stored: what the kernel has is the state after {stored} tokens"
     return None

@@ -39,6 +39,7 @@ from math import inf
 from typing import Any, NamedTuple
 
 from depthchart.depth import RULES, Rule
+from depthchart.presets import Preset, preset
 from depthchart.verify.bounds import Bounds, Plan, plans
 from depthchart.verify.counterexample import Counterexample
 from depthchart.verify.world import FAULTS, Fault, Move, Step, World
@@ -123,7 +124,7 @@ class Report:
 
 
 def verify(
-    rule: str | Rule,
+    subject: str | Rule | Preset,
     bounds: Bounds | None = None,
     *,
     kinds: Sequence[str] = FAULTS,
@@ -133,17 +134,16 @@ def verify(
     """Search all histories within the bounds.
 
     Args:
-        rule: a registered depth rule or its name.
+        subject: a registered depth rule or its name, or a preset: an engine's rule, cuts, decode grid, eviction,
+            refresh, matching and caps. A name that both have is the rule's.
         bounds: what to search; the defaults find every fault of the built-in rules within seconds.
         kinds: which faults to look for (``world.FAULTS``). A history ends at its first fault, of whatever kind.
         every_kind: go on after the first fault until each of ``kinds`` has its smallest one.
         max_seconds: give up after so long; the report then says that it is not complete.
 
-    Raises ValueError for a rule that is not registered or a kind that does not exist.
+    Raises ValueError for a rule that is not registered, a preset or kind that does not exist.
     """
-    chosen = RULES[rule] if isinstance(rule, str) else rule
-    if chosen.name not in RULES or RULES[chosen.name] is not chosen:
-        raise ValueError(f"rule={chosen.name!r}: is not registered; make it with @depthchart.rule(name)")
+    chosen = _subject(subject)
     for kind in kinds:
         if kind not in FAULTS:
             raise ValueError(f"kinds: {kind!r}: must be some of {', '.join(FAULTS)}")
@@ -159,8 +159,25 @@ def verify(
     return report
 
 
+def _subject(subject: str | Rule | Preset) -> Rule | Preset:
+    """The rule or the preset; a counterexample must be able to name it."""
+    if isinstance(subject, Preset):
+        return preset(subject.name)
+    if isinstance(subject, str):
+        if subject in RULES:
+            return RULES[subject]
+        try:
+            return preset(subject)
+        except ValueError as error:
+            known = ", ".join(RULES)
+            raise ValueError(f"subject={subject!r}: neither a rule ({known}) nor a preset: {error}") from None
+    if subject.name not in RULES or RULES[subject.name] is not subject:
+        raise ValueError(f"rule={subject.name!r}: is not registered; make it with @depthchart.rule(name)")
+    return subject
+
+
 def _by_tokens(
-    rule: Rule, bounds: Bounds, kinds: tuple[str, ...], every_kind: bool, deadline: float | None
+    rule: Rule | Preset, bounds: Bounds, kinds: tuple[str, ...], every_kind: bool, deadline: float | None
 ) -> Report:
     """Short histories before long ones, one request at a time before several: a fault of few tokens is met early,
     and what is cheaper than a fault is searched to its end before that is believed to be the smallest."""
@@ -208,7 +225,12 @@ class _Branch(NamedTuple):
 
 class _Search:
     def __init__(
-        self, rule: Rule, bounds: Bounds, kinds: tuple[str, ...], every_kind: bool, deadline: float | None
+        self,
+        rule: Rule | Preset,
+        bounds: Bounds,
+        kinds: tuple[str, ...],
+        every_kind: bool,
+        deadline: float | None,
     ) -> None:
         self.rule, self.bounds, self.kinds, self.every_kind = rule, bounds, kinds, every_kind
         self.plans, alike, wide = plans(bounds, rule)

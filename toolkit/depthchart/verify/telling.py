@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from depthchart.depth import RULES
 from depthchart.verify.search import Report
 
 __all__ = ["tell_report"]
@@ -11,7 +12,8 @@ __all__ = ["tell_report"]
 
 def tell_report(report: Report) -> list[str]:
     """The verdict, what was covered, and each counterexample as a story."""
-    lines = [f"rule {report.rule}: {_verdict(report)}", *_covered(report)]
+    what = "rule" if report.rule in RULES else "preset"
+    lines = [f"{what} {report.rule}: {_verdict(report)}", *_covered(report)]
     for kind, one in report.found.items():
         count = f"{one.tokens} tokens, {one.steps} steps"
         lines += ["", f"--- {kind}, smallest case: {count} ---", *one.story()[1:]]

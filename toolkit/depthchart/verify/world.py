@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterator, Mapping
+from dataclasses import replace
 from io import BytesIO
 from pickle import Pickler, loads
 from typing import Any, NamedTuple, TypeAlias
@@ -15,6 +16,7 @@ from depthchart.depth import Rule
 from depthchart.errors import DepthchartError, DoubleFreeError, InvariantError, PoolExhausted, RuleError
 from depthchart.events import Violation
 from depthchart.geometry import Geometry
+from depthchart.presets import Preset
 from depthchart.scheduler.admission import PrefillBudget
 from depthchart.scheduler.sequence import Sequence
 from depthchart.verify.bounds import Bounds, Plan
@@ -80,13 +82,12 @@ class World:
         self.refused = False
 
     @classmethod
-    def start(cls, plan: Plan, bounds: Bounds, rule: Rule) -> World:
+    def start(cls, plan: Plan, bounds: Bounds, subject: Rule | Preset) -> World:
         """An empty memory."""
-        return cls(
-            plan,
-            bounds,
-            Replay(Script(plan.geometry, rule.name, False, plan.kv_tokens, plan.state_slots, ())),
-        )
+        script = Script(plan.geometry, subject.name, False, plan.kv_tokens, plan.state_slots, ())
+        if isinstance(subject, Preset):
+            script = replace(script, rule="", preset=subject.name)
+        return cls(plan, bounds, Replay(script))
 
     def freeze(self) -> bytes:
         """The whole world but its events, to be taken up again by ``thaw`` as often as needed."""
@@ -214,10 +215,11 @@ class World:
         found = set()
         for budget in [min(tokens, whole) for tokens in left]:
             adder = PrefillBudget(self.life.rule, g, budget, self.plan.kv_tokens)
-            end = adder.first_cut(prefix, goal, 0).end if first else adder.next_cut(prefix, goal)
+            at = sequence.branch
+            end = adder.first_cut(prefix, goal, 0, at).end if first else adder.next_cut(prefix, goal, at)
             if first and end <= prefix and budget == whole:
                 end = adder.next_cut(
-                    prefix, goal
+                    prefix, goal, at
                 )  # alone in its step, and the step is less than one cut grid
             if end > goal or end - prefix > budget or (end <= prefix and not first):
                 return Fault(
@@ -269,7 +271,10 @@ class World:
     # --- what it is equal to ------------------------------------------------------------------------------
 
     def key(self) -> Hashable:
-        """Equal for two worlds that differ only in the names of tokens, slots, pages and nodes."""
+        """Equal for two worlds that differ only in the names of tokens, slots, pages and nodes.
+
+        Scripts evict in LRU order, and presets in that or by gain, which also looks at exact ages and at what the
+        memory has learned (``_learned``)."""
         tree, tags = self.memory.tree, self.memory.states.tags
         numbers: dict[int, int] = {}
 
@@ -280,7 +285,9 @@ class World:
         at = {node: place for place, node in enumerate(nodes)}
         used: dict[Node, int] = {}
         held = dict.fromkeys(tree.state_order, 0)
+        learned: Hashable = ()
         if self.plan.pool == "tight" or self.evictions_left:  # else the order of eviction is never asked for
+            learned = self._learned(nodes)
             used = {node: rank for rank, node in enumerate(sorted(nodes, key=lambda node: node.last_use))}
             held = {node: rank for rank, node in enumerate(tree.state_order)}
         shape = tuple(
@@ -299,7 +306,15 @@ class World:
             for s in self.life.active.values()
         )  # fmt: skip
         fresh = self._just_begun() is not None
-        return shape, running, fresh and self.history[-1]["op"] == "request"
+        return shape, running, fresh and self.history[-1]["op"] == "request", learned
+
+    def _learned(self, nodes: list[Node]) -> Hashable:
+        """What an eviction by gain knows: counts, and how old, how used and how emptied each node is."""
+        tree = self.memory.tree
+        if not tree.learns:
+            return ()
+        seen = tuple((tree.clock - node.last_use, node.uses, node.had_state) for node in nodes)
+        return tree.outlook.counts(), seen
 
     @staticmethod
     def _tag(tag: Any, sequence: Sequence) -> tuple[int, bool]:
