@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import json
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+from importlib.util import find_spec
 
 import pandas as pd
 import pytest
 
 from depthchart import sweep as room
+from depthchart.charts.parallel import parallel
 from depthchart.charts.sweeps import heat_map, pareto, pareto_front
 from depthchart.cli import main
 from depthchart.columns import SWEEP
 from depthchart.geometry import Geometry
+from depthchart.kernel_tables import KernelTable
 from depthchart.models import MODELS
 from depthchart.presets import preset
+from depthchart.roofline import Roofline
 from depthchart.serial import serve
 from depthchart.simulate import simulate
 from depthchart.sweep import Inline, sweep
@@ -88,6 +92,25 @@ def test_a_dask_cluster_gives_the_same():
         distributed.Client(cluster) as client,
     ):
         same(run(executor=client.get_executor()).frame, run().frame)
+
+
+def test_a_named_device_times_the_cells():
+    """The same reuse, and the times of the roofline of that model on that device."""
+    few = {"preset": "sglang", "kv_tokens": 1 << 16, "state_slots": 24, "timed": True}
+    frame = run(**few, model="qwen3.5-9b", hardware=["h100", "a100"]).frame
+    settings = preset("sglang").apply(Geometry(64), 1 << 16, 24).settings
+    for at, device in enumerate(("h100", "a100")):
+        cost = Roofline.of("qwen3.5-9b", device, table=KernelTable.bundled())
+        alone = simulate(TRACE, Geometry(64), **settings, cost=cost).summary()
+        assert frame["ttft_mean_s"].iloc[at] == pytest.approx(alone["ttft_mean_s"])
+    assert frame["ttft_mean_s"].iloc[0] < frame["ttft_mean_s"].iloc[1]
+
+
+def test_a_device_without_a_model_is_a_reason():
+    made = run(preset="sglang", hardware="h100", timed=True)
+    assert "model: is missing" in made.skipped["reason"].iloc[0]
+    made = run(preset="sglang", model="qwen3.5-9b", hardware="h1000")
+    assert "nearest" in made.skipped["reason"].iloc[0]
 
 
 def test_illegal_combinations_are_listed_with_their_reasons():
@@ -193,6 +216,24 @@ def test_what_is_missing_is_a_reason():
     )
 
 
+def test_parquet_holds_the_frame(tmp_path):
+    pytest.importorskip("pyarrow")
+    frame = run(out=tmp_path, max_states_per_path=[None, 4]).frame
+    stored = pd.read_parquet(tmp_path / "results.parquet")
+    assert list(stored.columns) == list(frame.columns)
+    assert list(stored["reused_tokens"]) == list(frame["reused_tokens"])
+
+
+def test_parallel_coordinates_draw_every_configuration():
+    frame = run().frame
+    chart = parallel(frame, ["preset", "kv_tokens", "state_slots"], "reuse")
+    ax = chart.axes[0]
+    assert len(ax.lines) - 4 == len(frame)  # one line each, and the four axes
+    assert [tick.get_text() for tick in ax.get_xticklabels()][-1] == "share of prompt tokens reused"
+    with pytest.raises(ValueError, match="no row that worked"):
+        parallel(frame.assign(status="failed"), ["preset"], "reuse")
+
+
 def test_pareto_front_by_hand():
     frame = pd.DataFrame({"cost": [1, 1, 2, 3, 4], "reuse": [0.2, 0.3, 0.3, 0.5, 0.4]})
     assert list(pareto_front(frame, "cost", "reuse")["cost"]) == [1, 3]
@@ -229,6 +270,8 @@ def test_verb(tmp_path, capsys):
         "sweep.json",
         "heat.png",
         "pareto.png",
+        "parallel.png",
+        *(["results.parquet"] if find_spec("pyarrow") else []),
     }
     assert main(["sweep", str(config), "--out", str(out), "--grid", "state_slots=24,30"]) == 0
     assert "8 configurations, 4 run now" in capsys.readouterr().out

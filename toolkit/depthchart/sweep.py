@@ -15,6 +15,7 @@ from concurrent.futures import FIRST_COMPLETED, Executor, Future, ProcessPoolExe
 from dataclasses import dataclass
 from functools import partial
 from hashlib import sha256
+from importlib.util import find_spec
 from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -232,6 +233,13 @@ def _frame(keys: Mapping[str, Config], rows: Mapping[str, Mapping[str, Any]]) ->
     )
 
 
+def _as_table(frame: pd.DataFrame) -> pd.DataFrame:
+    """A column of mixed types, such as a cap that is a number or none, goes as words: Parquet knows one type a column."""
+    objects = [name for name in frame.columns if frame[name].dtype == object]
+    mixed = [name for name in objects if len({type(value) for value in frame[name]}) > 1]
+    return frame.assign(**{name: frame[name].map(lambda v: None if v is None else str(v)) for name in mixed})
+
+
 def _skipped_frame(skipped: list[tuple[Config, str]]) -> pd.DataFrame:
     import pandas as pd
 
@@ -245,6 +253,9 @@ def _write_tables(made: Sweep, trace: Trace, grid: Mapping[str, Any], folder: Pa
     for name, frame in (("results", made.frame), ("skipped", made.skipped)):
         with whole_file(folder / f"{name}.csv") as draft:
             frame.to_csv(draft, index=False)
+    if find_spec("pyarrow") is not None:
+        with whole_file(folder / "results.parquet") as draft:
+            _as_table(made.frame).to_parquet(draft, index=False)
     facts = {
         "trace": {
             "name": trace.name,

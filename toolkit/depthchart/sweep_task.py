@@ -10,11 +10,14 @@ from depthchart.cache.eviction import ORDERS
 from depthchart.cache.states import MATCHINGS, REFRESHES, STATE_POLICIES
 from depthchart.capacity import STATE_SHARE
 from depthchart.columns import SWEEP
+from depthchart.cost import CostModel
 from depthchart.depth import RULES
 from depthchart.errors import DepthchartError, one_of
 from depthchart.geometry import Geometry
+from depthchart.kernel_tables import KernelTable
 from depthchart.models import MODELS
 from depthchart.presets import preset
+from depthchart.roofline import Roofline
 from depthchart.scheduler.planner import MIN_STATE_SLOTS
 from depthchart.scheduler.queue import queue_policy
 from depthchart.serial import serve
@@ -37,10 +40,12 @@ GEOMETRY_AXES = (
 POOL_AXES = ("kv_tokens", "state_slots", "model", "pool_bytes", "state_share")
 POLICY_AXES = ("preset", "rule", "eviction", "state_eviction", "refresh", "matching", "max_states_per_path")
 TIMED_AXES = ("policy", "mixed", "max_running", "arrivals")
-AXES = (*GEOMETRY_AXES, *POOL_AXES, *POLICY_AXES, *TIMED_AXES)
+COST_AXES = ("hardware", "tp", "weight_dtype")
+AXES = (*GEOMETRY_AXES, *POOL_AXES, *POLICY_AXES, *TIMED_AXES, *COST_AXES)
 """What a sweep may vary. ``preset`` is a whole bundle, on top of which single policies may be set; ``pool_bytes`` with a
-``model`` gives both pools, of which states take ``state_share`` (default: 0.9 / 1.9, SGLang's). The last four
-matter to timed sweeps only."""
+``model`` gives both pools, of which states take ``state_share`` (default: 0.9 / 1.9, SGLang's). The last seven
+matter to timed sweeps only: where ``model`` and ``hardware`` are named, times are those of ``Roofline`` with ``tp``
+ranks and ``weight_dtype``, else those of the linear model."""
 
 
 class Job(NamedTuple):
@@ -58,6 +63,7 @@ def check(config: Config) -> str | None:
         one_of("refresh", settings.get("refresh", "used"), REFRESHES)
         one_of("matching", settings.get("matching", "nearest"), MATCHINGS)
         queue_policy(config.get("policy", "fcfs"))
+        _cost(config)
     except ValueError as error:
         return str(error)
     if settings["kv_tokens"] < geometry.tree_page:
@@ -118,6 +124,20 @@ def _pools(config: Config) -> tuple[int, int]:
     return int(size * (1 - share) / model.kv_bytes_per_token), int(size * share / model.state_bytes)
 
 
+def _cost(config: Config) -> CostModel | None:
+    """The time model of the named model on the named hardware; None stands for the linear one."""
+    given = {name: config[name] for name in ("tp", "weight_dtype") if config.get(name) is not None}
+    if config.get("hardware") is None:
+        if given:
+            raise ValueError(f"hardware: is missing; {next(iter(given))} matters to a named device only")
+        return None
+    if config.get("model") is None:
+        raise ValueError("model: is missing; hardware needs one, whose steps are to be timed")
+    dcp = config.get("dcp_size", 1)
+    more = {**given, "chunk_width": config.get("chunk_width")}
+    return Roofline.of(config["model"], config["hardware"], dcp=dcp, table=_table(), **more)
+
+
 def _memory_bytes(config: Config, settings: dict[str, Any]) -> int | None:
     if config.get("model") is None:
         return None
@@ -144,7 +164,7 @@ def _timed(
     from depthchart.frames import wrong_reuse
 
     more = {name: config[name] for name in TIMED_AXES if name in config}
-    run = simulate(trace, geometry, **settings, **more, strict=False, index=index)
+    run = simulate(trace, geometry, **settings, **more, cost=_cost(config), strict=False, index=index)
     table, wrong = run.requests, wrong_reuse(run.log)
     waits = (table["first_token_s"] - table["arrival_s"]).dropna()
     prompt, reused = (
@@ -179,3 +199,8 @@ def _trace(digest: str, blob: bytes) -> Trace:
 @lru_cache(maxsize=4)
 def _index(digest: str, page: int) -> PrefixIndex:
     return PrefixIndex(page)
+
+
+@lru_cache(maxsize=1)
+def _table() -> KernelTable:
+    return KernelTable.bundled()

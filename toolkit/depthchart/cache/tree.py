@@ -142,17 +142,24 @@ class RadixTree:
 
     def pages_of(self, node: Node) -> list[int]:
         """The KV pages of the whole path down to the node."""
-        return [page for step in node.path() for page in step.pages]
+        pages: list[int] = []
+        for step in node.path():
+            pages += step.pages
+        return pages
 
     def _visit(self, ids: list[int]) -> list[tuple[Node, int]]:
         """The nodes that a text passes and how many pages of each it shares: all but the last whole."""
-        seen, node, at = [], self.root, 0
-        while at < len(ids) and (child := node.children.get(ids[at])) is not None:
-            shared = child.shared_pages(ids, at)
-            seen.append((child, shared))
-            if shared < len(child.ids):
-                break
-            node, at = child, at + shared
+        seen, node, at, total = [], self.root, 0, len(ids)
+        while at < total and (child := node.children.get(ids[at])) is not None:
+            whole = len(child.ids)
+            end = at + whole
+            if end > total or child.ids[-1] != ids[end - 1]:  # the usual case, all shared, costs one comparison
+                seen.append((child, shared := child.shared_pages(ids, at)))
+                if shared < whole:
+                    break
+            else:
+                seen.append((child, whole))
+            node, at = child, end
         return seen
 
     def _resumable(self, node: Node) -> bool:

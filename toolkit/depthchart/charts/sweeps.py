@@ -66,12 +66,12 @@ def heat_map(
         for ax, name in zip(grid.flat, names, strict=False):
             part = good if name is None else good[good[panels] == name]
             image = _cells(ax, part, x, y, value, shades, limits, c)
-            ax.set_title("" if name is None else f"{_words(str(panels))} {name}", size=10)
+            ax.set_title("" if name is None else f"{words_of(str(panels))} {name}", size=10)
         for ax in list(grid.flat)[len(names) :]:
             ax.set_axis_off()
         assert image is not None
         bar = fig.colorbar(image, ax=grid.ravel().tolist(), shrink=0.85)
-        bar.set_label(_words(value))
+        bar.set_label(words_of(value))
         if title:
             fig.suptitle(title)
     return fig
@@ -99,9 +99,9 @@ def _cells(
         aspect="auto",
         origin="lower",
     )
-    ax.set_xticks(range(len(table.columns)), [_short(v) for v in table.columns])
-    ax.set_yticks(range(len(table.index)), [_short(v) for v in table.index])
-    ax.set(xlabel=_words(x), ylabel=_words(y))
+    ax.set_xticks(range(len(table.columns)), [short_value(v) for v in table.columns])
+    ax.set_yticks(range(len(table.index)), [short_value(v) for v in table.index])
+    ax.set(xlabel=words_of(x), ylabel=words_of(y))
     ax.tick_params(length=0)
     ax.grid(visible=False)
     for (row, column), number in np.ndenumerate(table.to_numpy()):
@@ -175,14 +175,14 @@ def pareto(
                 zorder=2,
                 label=None if name is None else str(name),
             )
-        ax.set(xlabel=_words(cost), ylabel=_words(value))
+        ax.set(xlabel=words_of(cost), ylabel=words_of(value))
         span = good[cost].astype(float)
         if span.min() > 0 and span.max() > 20 * span.min():
             ax.set_xscale("log")
         if value == "reuse":
             ax.yaxis.set_major_formatter(lambda number, _: f"{number:.0%}")
-        ax.xaxis.set_major_formatter(lambda number, _: _short(number))
-        note = "" if shade is None else f"size of a mark: {_words(shade)}"
+        ax.xaxis.set_major_formatter(lambda number, _: short_value(number))
+        note = "" if shade is None else f"size of a mark: {words_of(shade)}"
         fig.legend(loc="outside right center", title=note or None, title_fontsize=8)
         if title:
             ax.set_title(title)
@@ -208,7 +208,7 @@ _NAMES = {
 }
 
 
-def _words(column: str) -> str:
+def words_of(column: str) -> str:
     if column in _NAMES:
         return _NAMES[column]
     units = {"tokens": "tokens", "bytes": "bytes", "s": "s"}
@@ -216,7 +216,7 @@ def _words(column: str) -> str:
     return f"{stem.replace('_', ' ')} ({units[last]})" if last in units and stem else column.replace("_", " ")
 
 
-def _short(value: object) -> str:
+def short_value(value: object) -> str:
     if isinstance(value, (int, float, np.integer, np.floating)) and not isinstance(value, bool):
         number = float(value)
         for unit, word in ((2**30, "Gi"), (2**20, "Mi"), (2**10, "Ki")):

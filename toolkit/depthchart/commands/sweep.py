@@ -33,7 +33,7 @@ examples:
   depthchart sweep --grid page_size=64 --grid preset=sglang,depthchart --grid kv_tokens=65536,131072 \\
       --grid state_slots=24,48 --out sweep/
 
-writes results.csv, skipped.csv, sweep.json, figures, and one file a result under results/
+writes results.csv (with pyarrow also .parquet), skipped.csv, sweep.json, figures, and one file a result under results/
 exit code: 0 done, 1 some configuration failed, 2 the call is wrong, 130 stopped (what is done is kept)"""
 
 
@@ -150,6 +150,7 @@ def _text(value: Any) -> str:
 
 def _draw(made: Sweep, axes: list[str], folder: Path, title: str) -> None:
     """A heat map of the two settings with most values, and the front over memory, as far as there are several values."""
+    from depthchart.charts.parallel import parallel
     from depthchart.charts.style import to_png
     from depthchart.charts.sweeps import axes_to_draw, heat_map, pareto
     from depthchart.files import write_whole
@@ -167,6 +168,9 @@ def _draw(made: Sweep, axes: list[str], folder: Path, title: str) -> None:
         write_whole(
             folder / "heat.png", to_png(heat_map(good, x, y, panels=panels, title=title + note), dpi=150)
         )
+    if len(varied) >= 2:
+        chart = parallel(good, varied[:6], title=title)
+        write_whole(folder / "parallel.png", to_png(chart, dpi=150))
     cost = (
         "memory_bytes"
         if good["memory_bytes"].notna().any()
