@@ -7,7 +7,6 @@ from typing import Any
 
 from depthchart.cases.replay import Replay
 from depthchart.cases.script import Script
-from depthchart.presets import preset
 from depthchart.events import (
     Donated,
     Extended,
@@ -20,6 +19,7 @@ from depthchart.events import (
     Tracked,
     Violation,
 )
+from depthchart.presets import preset
 from depthchart.redraw import DrawnNode, TreeView, redraw
 
 __all__ = ["tell"]
