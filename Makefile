@@ -14,7 +14,7 @@ JOBS ?= 2
 export OMP_NUM_THREADS ?= 1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo lab test lint bench notebooks pictures clean
+.PHONY: help demo lab dashboard test lint bench notebooks pictures clean
 .DELETE_ON_ERROR:
 
 help: ## list the verbs
@@ -23,8 +23,11 @@ help: ## list the verbs
 demo: $(VENV)/core.stamp ## replay the seed bug, simulate a trace, write a report
 	$(BIN)/depthchart demo
 
-lab: $(VENV)/lab.stamp ## open JupyterLab on notebooks/
-	$(BIN)/jupyter lab --notebook-dir=notebooks $(if $(filter 0,$(shell id -u)),--allow-root)
+lab: $(VENV)/lab.stamp ## open JupyterLab on the index of notebooks/
+	$(BIN)/jupyter lab --notebook-dir=. --LabApp.default_url=/lab/tree/notebooks/index.ipynb $(if $(filter 0,$(shell id -u)),--allow-root)
+
+dashboard: $(VENV)/lab.stamp ## open the tree explorer as a page without code
+	$(BIN)/voila notebooks/10_time_travel.ipynb
 
 test: lint ## lint, types, import contracts, then every test that is not marked slow
 	$(BIN)/python -m pytest -n $(JOBS) -m "not slow" tests
@@ -41,7 +44,7 @@ bench: $(VENV)/dev.stamp ## run every benchmarks/bench_*.py
 
 notebooks: $(VENV)/dev.stamp ## run every notebook into out/notebooks/, sources stay as they are
 	$(if $(NOTEBOOKS),,$(error no notebooks/*.ipynb to run))
-	$(BIN)/jupyter nbconvert --to html --execute --output-dir out/notebooks $(NOTEBOOKS)
+	$(BIN)/depthchart export --execute --out out/notebooks $(NOTEBOOKS)
 
 pictures: $(VENV)/core.stamp ## draw the README's pictures anew
 	$(BIN)/python docs/make_pictures.py

@@ -29,7 +29,7 @@ POOLS = [
     ("fractional slots", {"state_slots": 2.5}, ["state_slots=2.5", "whole number", "nearest legal: 2"]),
     ("a truth value of slots", {"state_slots": True}, ["state_slots=True", "truth value"]),
     ("unknown eviction", {"eviction": "lur"}, ["eviction='lur'", "lru, lfu, fifo, filo, slru, priority"]),
-    ("cap 0", {"max_states_per_path": 0}, ["max_states_per_path=0", "at least 1", "None for no cap"]),
+    ("cap 0", {"max_states_per_path": 0}, ["max_states_per_path=0", "at least 1", "None for no cap", "nearest legal: 1"]),
 ]
 
 

@@ -53,7 +53,9 @@ def _put(tree, ids, found):
             tree.evict(kv_tokens=BLOCK)
         if not tree.allocator.free_tokens:
             break
-        grown = tree._add(node, [page], tree.allocator.allocate(1), "", "", 0)  # insert would walk the path each time
+        grown = tree._add(
+            node, [page], tree.allocator.allocate(1), "", "", 0
+        )  # insert would walk the path each time
         tree.lock(grown)
         tree.unlock(node)
         node = grown

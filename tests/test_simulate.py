@@ -313,11 +313,21 @@ def test_a_summary_is_json(agentic):
         ({"kv_tokens": 3}, r"kv_tokens=3: must hold at least one page; nearest legal: 4"),
         ({"state_slots": 0}, r"state_slots=0: must be positive"),
         ({"state_slots": 2}, r"state_slots=2: .*nearest legal: 4"),
-        ({"max_running": -1}, r"max_running=-1: must be at least 1"),
-        ({"max_states_per_path": 0}, r"max_states_per_path=0: must be at least 1"),
+        ({"arrivals": "closd"}, r"arrivals='closd': .*nearest: 'closed'"),
+        ({"eviction": "fifi"}, r"eviction='fifi': .*nearest: 'fifo'"),
+        ({"rule": None}, r"rule=None: must be a rule or its name"),
+        ({"max_running": 1.5}, r"max_running=1\.5: must be a positive whole number"),
+        ({"max_states_per_path": 1.5}, r"max_states_per_path=1\.5: must be a whole number"),
+        ({"max_running": -1}, r"max_running=-1: must be positive; nearest legal: 1"),
+        ({"max_states_per_path": 0}, r"max_states_per_path=0: must be a whole number of at least 1, or None"),
     ],
 )
 def test_bad_settings(kwargs, words):
     settings = {"kv_tokens": 64, "state_slots": 8, **kwargs}
     with pytest.raises(ValueError, match=words):
         simulate(trace(request(1, 5)), SMALL, **settings)
+
+
+def test_a_trace_must_be_one():
+    with pytest.raises(ValueError, match="trace='agentic': must be a Trace; load_trace reads one"):
+        simulate("agentic", SMALL, kv_tokens=64, state_slots=8)

@@ -18,7 +18,15 @@ def test_simulate_prints_a_summary_and_writes_frames(capsys, tmp_path):
     assert "finished" in shown.out
     assert "assumed, not measured" in shown.out
     names = {file.name for file in (tmp_path / "run").iterdir()}
-    assert names == {"requests.csv", "steps.csv", "events.csv", "checkpoints.csv", "nodes.csv", "run.json"}
+    assert names == {
+        "requests.csv",
+        "steps.csv",
+        "events.csv",
+        "checkpoints.csv",
+        "nodes.csv",
+        "run.json",
+        "run.jsonl.gz",
+    }
     assert len(pd.read_csv(tmp_path / "run" / "requests.csv")) == 60
     facts = json.loads((tmp_path / "run" / "run.json").read_text())
     assert facts["geometry"]["dcp_size"] == 8
@@ -108,3 +116,29 @@ def test_a_deeply_nested_script_is_one_line(capsys, tmp_path):
     file.write_text("[" * 100_000)
     assert main(["replay", str(file)]) == 2
     assert "nested too deeply" in capsys.readouterr().err
+
+
+def test_what_a_trace_lost_is_told_and_kept(capsys, tmp_path):
+    """A trace with one damaged line: the note stands on stderr, in the JSON and beside the written frames."""
+    trace = tmp_path / "two.jsonl"
+    good = '{"id": "%s", "arrival_s": 0, "prompt": [[1, 0, 600]], "output": [[2, 0, 3]]}'
+    trace.write_text("\n".join([good % "a", "oops", good % "b"]) + "\n")
+    code = main(["simulate", str(trace), "--json", "--out", str(tmp_path / "run")])
+    shown = capsys.readouterr()
+    assert code == 0
+    assert "note: 1 damaged lines left out" in shown.err
+    answer = json.loads(shown.out)
+    kept = json.loads((tmp_path / "run" / "run.json").read_text())
+    for facts in (answer, kept):
+        assert "1 damaged lines left out" in facts["notes"][0]
+        assert facts["summary"]["finished"] == 2
+        assert "assumed" in facts["assumptions"]
+    assert kept["source"] == answer["source"]
+
+
+def test_frames_are_not_written_over_a_file(capsys, tmp_path):
+    file = tmp_path / "here"
+    file.write_text("mine")
+    assert main([*WORDS, "--limit", "2", "--out", str(file)]) == 2
+    assert "is a file; must be a folder" in capsys.readouterr().err
+    assert file.read_text() == "mine"

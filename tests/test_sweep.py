@@ -81,9 +81,12 @@ def test_every_executor_gives_the_same(make):
 
 def test_a_dask_cluster_gives_the_same():
     distributed = pytest.importorskip("distributed")
-    with distributed.LocalCluster(
-        n_workers=1, threads_per_worker=1, processes=False, dashboard_address=None
-    ) as cluster, distributed.Client(cluster) as client:
+    with (
+        distributed.LocalCluster(
+            n_workers=1, threads_per_worker=1, processes=False, dashboard_address=None
+        ) as cluster,
+        distributed.Client(cluster) as client,
+    ):
         same(run(executor=client.get_executor()).frame, run().frame)
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import csv
+import json
 import os
 import platform
 import shlex
@@ -22,11 +23,14 @@ from statistics import median, quantiles
 
 import torch
 from torch import Tensor
+from tqdm import tqdm
 
 import depthchart_kernels as dk
-from depthchart_kernels.checks import WIDTHS
+from depthchart_kernels.checks import BACKENDS, WIDTHS
+from depthchart_kernels.peers import PEERS, STEPS, installed, peer_call, supports
+from depthchart_kernels.samples import random_inputs
 
-__all__ = ["Case", "Ceilings", "Row", "bench", "ceilings", "main", "work"]
+__all__ = ["Case", "Ceilings", "Row", "bench", "ceilings", "main", "measure", "work"]
 
 OPS = ("gated_delta", "kda", "ssd")
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
@@ -57,7 +61,11 @@ class Ceilings:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A case's result; ``roofline_share`` is the least time that the ceilings allow over the best time measured."""
+    """A case's result; ``roofline_share`` is the least time that the ceilings allow over the best time measured.
+
+    ``times_reference`` and ``times_peer``: how many times faster than the reference, and than the best peer path at
+    its best width, measured in the same run.
+    """
 
     median_s: float
     best_s: float
@@ -67,12 +75,13 @@ class Row:
     bytes: float
     roofline_share: float
     times_reference: float | None
+    times_peer: float | None
 
 
 def work(case: Case) -> tuple[float, float]:
     """FLOPs and bytes of a call with everything fused, 2 FLOPs a multiply-add; a step has no C × C part."""
     tokens, size = case.length * case.batch, DTYPES[case.dtype].itemsize
-    width = 0 if case.impl == "reference" else case.chunk_width
+    width = 0 if case.impl == "reference" or case.impl.endswith(STEPS) else case.chunk_width
     k = v = 128
     flops: float
     if case.op == "ssd":
@@ -117,7 +126,6 @@ def _once(call: Callable[[], object], device: str) -> float:
 
 def prepare(case: Case, device: str) -> Callable[[], Tensor]:
     """A call of the case on seeded inputs; the snapshots lie evenly, off every chunk grid."""
-    r = torch.Generator().manual_seed(0)
     tokens, kind = case.length * case.batch, DTYPES[case.dtype]
     every = case.length // max(case.snapshots, 1)
     listed = [
@@ -128,64 +136,70 @@ def prepare(case: Case, device: str) -> Callable[[], Tensor]:
     plan = dk.make_batch(
         [s * case.length for s in range(case.batch + 1)], final_slots=range(case.batch), snapshots=listed
     )
-    slots, tensors = case.batch * (case.snapshots + 1), _inputs(case, tokens, r)
+    slots = case.batch * (case.snapshots + 1)
+    tensors = (
+        random_inputs("ssd", tokens, 2 * case.heads, value_dim=64)
+        if case.op == "ssd"
+        else random_inputs(case.op, tokens, case.heads)
+    )
     cast = {name: x.to(kind) if name in "qkvxbc" else x for name, x in tensors.items()}
     moved = [x.to(device) for x in cast.values()]
     shape = [2 * case.heads, 64, 128] if case.op == "ssd" else [case.heads, 128, 128]
     pool = torch.zeros(slots, *shape, device=device)
+    if case.impl not in BACKENDS:
+        return peer_call(
+            case.impl, case.op, dict(zip(tensors, moved, strict=True)), case.batch, case.chunk_width
+        )
     operator = getattr(dk, case.op)
     return lambda: operator(*moved, pool=pool, batch=plan, chunk_width=case.chunk_width, impl=case.impl)
 
 
-def _inputs(case: Case, tokens: int, r: torch.Generator) -> dict[str, Tensor]:
-    if case.op == "ssd":
-        heads = 2 * case.heads
-        return {
-            "x": torch.randn(tokens, heads, 64, generator=r),
-            "dt": 0.1 * torch.rand(tokens, heads, generator=r),
-            "a": -2 * torch.rand(heads, generator=r) - 0.1,
-            "b": torch.randn(tokens, 1, 128, generator=r),
-            "c": torch.randn(tokens, 1, 128, generator=r),
-        }
-    size = (tokens, case.heads, 128) if case.op == "kda" else (tokens, case.heads)
-    return {
-        "q": dk.l2norm(torch.randn(tokens, case.heads, 128, generator=r)),
-        "k": dk.l2norm(torch.randn(tokens, case.heads, 128, generator=r)),
-        "v": torch.randn(tokens, case.heads, 128, generator=r),
-        "g": -0.2 * torch.rand(*size, generator=r),
-        "beta": torch.rand(tokens, case.heads, generator=r),
-    }
+def bench(
+    cases: Sequence[Case],
+    rounds: int,
+    device: str,
+    top: Ceilings,
+    progress: Callable[[], object] = lambda: None,
+) -> Iterator[tuple[Case, Row]]:
+    """Measure cases of equal shape together, interleaved.
 
-
-def bench(cases: Sequence[Case], rounds: int, device: str, top: Ceilings) -> Iterator[tuple[Case, Row]]:
-    """Measure cases of equal shape together, interleaved; a reference among them is also what the others must equal."""
+    All outputs must equal those of the reference, or of the first case where the reference is not asked for.
+    ``progress`` is called after each case's share of a round: ``len(cases) * (rounds + 1)`` times, the first is warm-up.
+    """
     shapes: dict[tuple[object, ...], list[Case]] = {}
     for case in cases:
         shapes.setdefault((case.op, case.length, case.batch, case.dtype, case.heads), []).append(case)
     for group in shapes.values():
         calls = {case: prepare(case, device) for case in group}
-        base = next((case for case in group if case.impl == "reference"), None)
-        right = calls[base]() if base is not None else None
+        base = next((case for case in group if case.impl == "reference"), group[0])
+        right = calls[base]()
         times: dict[Case, list[float]] = {case: [] for case in group}
         for case, call in calls.items():
             _check(case, call(), right)  # warms up, too
+            progress()
         for n in range(rounds):
             for case, call in calls.items():
-                if case is not base or n < 2:
+                if case.impl != "reference" or n < 2:
                     times[case].append(_once(call, device))
+                progress()
+        best = {case: min(measured) for case, measured in times.items()}
+        reference = min((t for case, t in best.items() if case.impl == "reference"), default=None)
+        peer = min((t for case, t in best.items() if case.impl not in BACKENDS), default=None)
         for case, measured in times.items():
-            yield case, _row(case, measured, top, None if base is None else min(times[base]))
+            yield case, _row(case, measured, top, reference, peer)
 
 
-def _check(case: Case, got: Tensor, want: Tensor | None) -> None:
-    if want is None:
-        return
+def _check(case: Case, got: Tensor, want: Tensor) -> None:
     off = float((got - want).abs().max() / want.abs().max())
     if off > AGREE[case.dtype]:
-        raise RuntimeError(f"{case} differs from the reference by {off:.1e}, more than {AGREE[case.dtype]}")
+        raise RuntimeError(
+            f"{case} differs from the reference, or the first case, by {off:.1e}, more than {AGREE[case.dtype]}"
+        )
 
 
-def _row(case: Case, measured: list[float], top: Ceilings, reference: float | None) -> Row:
+def _row(
+    case: Case, measured: list[float], top: Ceilings, reference: float | None, peer: float | None
+) -> Row:
     best = min(measured)
     low, *_, high = quantiles(measured, n=5) if len(measured) > 1 else (best, best)
     flops, moved = work(case)
@@ -198,6 +212,7 @@ def _row(case: Case, measured: list[float], top: Ceilings, reference: float | No
         bytes=moved,
         roofline_share=max(flops / top.flops, moved / top.bytes) / best,
         times_reference=None if reference is None else reference / best,
+        times_peer=None if peer is None else peer / best,
     )
 
 
@@ -207,9 +222,10 @@ def provenance(device: str, top: Ceilings, argv: Sequence[str]) -> dict[str, obj
         "device": torch.cuda.get_device_name() if device == "cuda" else _processor(),
         "threads": torch.get_num_threads(),
         "load": round(os.getloadavg()[0], 2),
-        "matmul_flops_per_s": f"{top.flops:.3e}",
-        "copy_bytes_per_s": f"{top.bytes:.3e}",
+        "matmul_flops_per_s": _short(top.flops),
+        "copy_bytes_per_s": _short(top.bytes),
         "torch": torch.__version__,
+        "peers": ", ".join(f"{name} {found}" for name in PEERS if (found := installed(name))),
         "python": platform.python_version(),
         "command": shlex.join(["python", "-m", "depthchart_kernels.bench", *argv]),
     }
@@ -230,30 +246,67 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = _parser().parse_args(words)
     if args.threads:
         torch.set_num_threads(args.threads)
-    device = args.device
-    if device == "cuda" and not torch.cuda.is_available():
+    if args.device == "cuda" and not torch.cuda.is_available():
         print("depthchart_kernels.bench: error: --device cuda, but no CUDA device is there", file=sys.stderr)
         return 2
-    top = ceilings(device)
-    print(f"ceilings: {top.flops / 1e9:.0f} GFLOP/s matmul, {top.bytes / 1e9:.1f} GB/s copy ({device})")
-    impl = "triton" if device == "cuda" else "chunked"
+    try:
+        rows, origin = _run(args, words, quiet=args.json)
+        if args.out:
+            write(args.out, rows, origin)
+    except (
+        RuntimeError,
+        ValueError,
+        OSError,
+    ) as error:  # a wrong result, an unsupported case, no such folder
+        print(f"depthchart_kernels.bench: error: {error}", file=sys.stderr)
+        return 1 if isinstance(error, RuntimeError) else 2
+    except KeyboardInterrupt:
+        return 130
+    if args.json:
+        print(json.dumps({"provenance": origin, "rows": rows}, indent=2))
+    return 0
+
+
+def measure(*flags: str) -> list[dict[str, object]]:
+    """Run the sweep of these command-line flags in this process: the rows of the table, each with its origin."""
+    rows, origin = _run(_parser().parse_args(flags), flags, quiet=True)
+    return [row | origin for row in rows]
+
+
+def _run(
+    args: argparse.Namespace, words: Sequence[str], *, quiet: bool
+) -> tuple[list[dict[str, object]], dict[str, object]]:
+    top, cases, rows = ceilings(args.device), _cases(args), []
+    if not quiet:
+        print(
+            f"ceilings: {top.flops / 1e9:.0f} GFLOP/s matmul, {top.bytes / 1e9:.1f} GB/s copy ({args.device})"
+        )
+    calls = len(cases) * (args.rounds + 1)
+    with tqdm(total=calls, unit="call", disable=not sys.stderr.isatty(), leave=False) as bar:
+        for case, row in bench(cases, args.rounds, args.device, top, bar.update):
+            rows.append(asdict(case) | {name: _short(value) for name, value in asdict(row).items()})
+            if not quiet:
+                bar.write(_line(case, row))
+                sys.stdout.flush()
+    return rows, provenance(args.device, top, words)
+
+
+def _cases(args: argparse.Namespace) -> list[Case]:
+    impl = "triton" if args.device == "cuda" else "chunked"
     sweep = product(args.op, args.width, args.length, args.batch, args.dtype, args.snapshots)
     cases = [
         Case(op, impl, width, length, n, kind, marks, args.heads)
         for op, width, length, n, kind, marks in sweep
     ]
-    if args.against == "reference":
-        for op, length, n, kind in product(args.op, args.length, args.batch, args.dtype):
-            cases.append(
-                Case(op, "reference", args.width[0], length, n, kind, min(args.snapshots), args.heads)
-            )
-    rows = []
-    for case, row in bench(cases, args.rounds, device, top):
-        rows.append(asdict(case) | {name: _short(value) for name, value in asdict(row).items()})
-        print(_line(case, row), flush=True)
-    if args.out:
-        write(args.out, rows, provenance(device, top, words))
-    return 0
+    fewest = min(args.snapshots)
+    for op, length, n, kind in product(args.op, args.length, args.batch, args.dtype):
+        if "reference" in args.against:
+            cases.append(Case(op, "reference", args.width[0], length, n, kind, fewest, args.heads))
+        for peer in (path for name in PEERS if name in args.against for path in (name, name + STEPS)):
+            widths = args.width if not peer.endswith(STEPS) else args.width[:1]
+            if supports(peer, op):  # without snapshots: no peer has them
+                cases += [Case(op, peer, width, length, n, kind, 0, args.heads) for width in widths]
+    return cases
 
 
 def write(path: Path, rows: Sequence[dict[str, object]], origin: dict[str, object]) -> None:
@@ -267,14 +320,15 @@ def write(path: Path, rows: Sequence[dict[str, object]], origin: dict[str, objec
     temporary.replace(path)
 
 
-def _short(value: float | None) -> object:
-    return "" if value is None else float(f"{value:.4g}")
+def _short(value: float | None) -> float | None:
+    return None if value is None else float(f"{value:.4g}")
 
 
 def _line(case: Case, row: Row) -> str:
     ratio = "" if row.times_reference is None else f"  {row.times_reference:6.1f} × reference"
+    ratio += "" if row.times_peer is None else f"  {row.times_peer:5.2f} × best peer"
     return (
-        f"{case.op:12} {case.impl:9} C {case.chunk_width:3}  {case.batch}×{case.length} {case.dtype} "
+        f"{case.op:12} {case.impl:18} C {case.chunk_width:3}  {case.batch}×{case.length} {case.dtype} "
         f"{case.snapshots} snapshots  {1e3 * row.best_s:8.1f} ms best, {1e3 * row.median_s:8.1f} median ± "
         f"{1e3 * row.spread_s:5.1f}  {row.tokens_per_s / 1e3:8.1f} k tok/s  {100 * row.roofline_share:5.1f} % of roofline"
         f"{ratio}"
@@ -285,21 +339,38 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m depthchart_kernels.bench", description=__doc__)
     parser.add_argument("--op", nargs="+", choices=OPS, default=list(OPS))
     parser.add_argument("--width", nargs="+", type=int, choices=WIDTHS, default=[16, 32, 64])
-    parser.add_argument("--length", nargs="+", type=int, default=[4096], help="tokens of each sequence")
-    parser.add_argument("--batch", nargs="+", type=int, default=[1], help="sequences a call")
+    parser.add_argument("--length", nargs="+", type=_count, default=[4096], help="tokens of each sequence")
+    parser.add_argument("--batch", nargs="+", type=_count, default=[1], help="sequences a call")
     parser.add_argument("--dtype", nargs="+", choices=DTYPES, default=["fp32"])
-    parser.add_argument("--snapshots", nargs="+", type=int, default=[0, 4], help="snapshots a sequence")
     parser.add_argument(
-        "--heads", type=int, default=8, help="heads of K = V = 128; ssd takes twice as many of 64"
+        "--snapshots", nargs="+", type=_count_or_none, default=[0, 4], help="snapshots a sequence"
     )
-    parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--threads", type=int, help="torch threads; the machine's default if absent")
+    parser.add_argument(
+        "--heads", type=_count, default=8, help="heads of K = V = 128; ssd takes twice as many of 64"
+    )
+    parser.add_argument("--rounds", type=_count, default=7)
+    parser.add_argument("--threads", type=_count, help="torch threads; the machine's default if absent")
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
     parser.add_argument(
-        "--against", choices=["reference"], help="measure the float64 reference in the same run"
+        "--against",
+        nargs="+",
+        choices=["reference", *PEERS],
+        default=[],
+        help="measure these in the same run, too: the float64 reference, other packages where installed",
     )
     parser.add_argument("--out", type=Path, help="CSV file to write")
+    parser.add_argument("--json", action="store_true", help="print one JSON object instead of lines")
     return parser
+
+
+def _count(text: str) -> int:
+    if not text.isdigit() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} must be a whole number of at least 1; nearest: 1")
+    return int(text)
+
+
+def _count_or_none(text: str) -> int:
+    return 0 if text == "0" else _count(text)
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ import socket
 import subprocess
 import sys
 import time
+import urllib.error
 import urllib.request
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -40,10 +41,17 @@ def chromium():
 
 
 @pytest.fixture(scope="session")
-def lab(tmp_path_factory):
-    """Address of a JupyterLab that serves a copy of notebooks/ (Lab writes outputs back)."""
+def lab_home(tmp_path_factory):
+    """The folder that JupyterLab serves: a copy of notebooks/ (Lab writes outputs back)."""
     home = tmp_path_factory.mktemp("lab")
     shutil.copytree(ROOT / "notebooks", home / "notebooks")
+    return home
+
+
+@pytest.fixture(scope="session")
+def lab(lab_home):
+    """Address of a JupyterLab that serves ``lab_home``."""
+    home = lab_home
     quiet = home / "settings" / "@jupyterlab" / "apputils-extension"
     quiet.mkdir(parents=True)
     (quiet / "notification.jupyterlab-settings").write_text(json.dumps(QUIET))
@@ -78,23 +86,46 @@ class Visit:
         self.page.screenshot(path=SCREENSHOTS / f"{name}.png", full_page=False)
 
 
-@pytest.fixture
-def visit(chromium):
-    """A fresh page of 1280 × 1500 pixels."""
+@pytest.fixture(scope="session")
+def browser(chromium):
+    """One chromium for all tests; each opens pages with settings of its own."""
     from playwright.sync_api import sync_playwright
 
     with sync_playwright() as play:
-        browser = play.chromium.launch(executable_path=chromium, args=FLAGS)
-        page = browser.new_page(viewport={"width": 1280, "height": 1500})
-        page.set_default_timeout(45_000)
-        seen = Visit(page)
-        page.on("pageerror", lambda error: seen.failed.append(str(error)))
-        page.on(
-            "request",
-            lambda r: r.url.startswith(("http://127.0.0.1", "data:", "blob:")) or seen.outside.append(r.url),
-        )
-        yield seen
-        browser.close()
+        opened = play.chromium.launch(executable_path=chromium, args=FLAGS)
+        yield opened
+        opened.close()
+
+
+@pytest.fixture
+def visit(browser):
+    """A fresh page of 1280 × 1500 pixels; what it asks for from elsewhere than this machine is noted."""
+    context = browser.new_context(viewport={"width": 1280, "height": 1500})
+    page = context.new_page()
+    page.set_default_timeout(45_000)
+    seen = Visit(page)
+    page.on("pageerror", lambda error: seen.failed.append(str(error)))
+    _note_requests(page, seen, ("http://127.0.0.1", "data:", "blob:"))
+    yield seen
+    context.close()
+
+
+@pytest.fixture
+def offline(browser):
+    """A page whose browser has no network: whatever a file asks for from elsewhere is noted and fails."""
+    context = browser.new_context(offline=True, viewport={"width": 1100, "height": 1000})
+    page = context.new_page()
+    page.set_default_timeout(20_000)
+    seen = Visit(page)
+    page.on("pageerror", lambda error: seen.failed.append(str(error)))
+    page.on("console", lambda said: said.type == "error" and seen.failed.append(said.text))
+    _note_requests(page, seen, ("file:", "data:", "blob:"))
+    yield seen
+    context.close()
+
+
+def _note_requests(page, seen, allowed):
+    page.on("request", lambda r: r.url.startswith(allowed) or seen.outside.append(r.url))
 
 
 @pytest.fixture
@@ -141,15 +172,20 @@ def _command(port, home):
     ]  # fmt: skip
 
 
-def _await(url, server, log, seconds=60):
-    """Until the server answers; fails at once, with its log, where it has ended."""
+def _await(url, server, log, seconds=60, anything=False):
+    """Until the server answers (with ``anything``: even that there is no such page); fails at once, with its log,
+    where it has ended."""
     end = time.monotonic() + seconds
     while time.monotonic() < end:
         if server.poll() is not None:
             break
         try:
-            with urllib.request.urlopen(f"{url}/api/status", timeout=2):
+            with urllib.request.urlopen(url if anything else f"{url}/api/status", timeout=2):
                 return
+        except urllib.error.HTTPError:
+            if anything:
+                return
+            time.sleep(0.2)
         except OSError:
             time.sleep(0.2)
-    pytest.fail(f"JupyterLab did not start:\n{log.read_text()[-3000:]}", pytrace=False)
+    pytest.fail(f"The server did not start:\n{log.read_text()[-3000:]}", pytrace=False)

@@ -220,7 +220,7 @@ def test_gain_learns_which_states_are_used(policy, fewest):
             back = (number - 15) * 10
             used.append(cache.use(back, back + 1, 5000 + number) == 2)
     assert sum(used[-20:]) >= fewest
-    assert (policy != "lru" or not any(used))
+    assert policy != "lru" or not any(used)
 
 
 @pytest.mark.parametrize("policy", [*STATE_POLICIES])

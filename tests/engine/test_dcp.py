@@ -76,7 +76,12 @@ def test_processes_give_what_one_rank_gives(ranks):
 
 @pytest.mark.slow
 def test_a_failing_rank_is_told_of():
-    with pytest.raises(RuntimeError, match=r"2 ranks failed: .*page_size=24"):
+    with pytest.raises(RuntimeError, match=r"2 ranks failed: error: argument --preset: invalid choice: 'no'"):
+        run_processes(2, preset="no")
+
+
+def test_an_illegal_geometry_starts_no_process():
+    with pytest.raises(ValueError, match="page_size=24: must divide chunk_width=16"):
         run_processes(2, page_size=24)
 
 

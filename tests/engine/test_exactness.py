@@ -27,7 +27,11 @@ FAST = range(26)
 
 
 def judge(lived, tolerance=TOLERANCE):
-    """(largest difference to the texts without reuse, rows judged); asserts that every sampled token is the right one."""
+    """(largest difference, rows judged); asserts that every sampled token is the right one.
+
+    A position's difference is that to the text computed alone, or that to float64 where it is smaller: where plain
+    float32 is off without any reuse, reuse may be nearer to the truth.
+    """
     model, names = lived.engine.model, list(lived.texts)
     truth = dict(zip(names, dense_logits(model, [lived.texts[n] for n in names]), strict=True))
     alone = {name: cold_logits(model, lived.texts[name]).cpu() for name in names}
@@ -35,13 +39,13 @@ def judge(lived, tolerance=TOLERANCE):
     worst, seen = 0.0, {name: set() for name in names}
     for row in lived.rows:
         at = slice(row.first, row.first + len(row.values))
-        difference = (row.values.cpu() - alone[row.request][at]).abs()
-        assert difference.isfinite().all(), (
+        to_alone = (row.values.cpu() - alone[row.request][at]).abs().amax(1)
+        to_truth = (row.values.cpu() - truth[row.request][at]).abs().amax(1)
+        assert to_alone.isfinite().all(), (
             f"{row.request} at {row.first}: something unwritten or freed was read"
         )
-        worst = max(worst, float(difference.max()))
-        error = float((row.values.cpu() - truth[row.request][at]).abs().max())
-        assert error < tolerance + own_error[row.request]
+        assert float(to_truth.max()) < tolerance + own_error[row.request]
+        worst = max(worst, float(torch.minimum(to_alone.double(), to_truth).max()))
         seen[row.request].update(range(row.first, row.first + len(row.values)))
     for name in names:
         job = lived.engine.scheduler.done[name]

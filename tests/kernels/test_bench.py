@@ -1,6 +1,7 @@
 """The bench: its counts by hand, its table, and what it refuses."""
 
 import csv
+from importlib.metadata import PackageNotFoundError
 
 import pytest
 import torch
@@ -40,7 +41,7 @@ def test_sweep_writes_a_table_with_its_origin(tmp_path, capsys, monkeypatch):
 
 def test_a_wrong_result_is_not_timed(monkeypatch):
     case = bench.Case("ssd", "chunked", 16, 1, 1, "fp32", 0, 1)
-    with pytest.raises(RuntimeError, match="differs from the reference by"):
+    with pytest.raises(RuntimeError, match="differs from the reference"):
         bench._check(case, torch.ones(2), torch.zeros(2) + 2)
 
 
@@ -49,3 +50,36 @@ def test_missing_gpu_is_said(capsys):
         pytest.skip("a CUDA device is there")
     assert bench.main(["--device", "cuda"]) == 2
     assert "no CUDA device" in capsys.readouterr().err
+
+
+@pytest.mark.peer
+@pytest.mark.parametrize(
+    ("peer", "module"), [("fla-core", "fla"), ("transformers", "transformers")], ids=["fla", "transformers"]
+)
+def test_peers_agree_and_are_timed(peer, module, capsys, monkeypatch):
+    pytest.importorskip(module)
+    monkeypatch.setattr(bench, "ceilings", lambda device: bench.Ceilings(1e11, 1e10))
+    argv = ["--width", "16", "--length", "48", "--batch", "2", "--snapshots", "1", "--heads", "1"]
+    rows = bench.measure(*argv, "--rounds", "1", "--against", "reference", peer)
+    ours = [row for row in rows if row["impl"] == "chunked"]
+    theirs = [row for row in rows if row["impl"].startswith(peer)]
+    assert {row["op"] for row in theirs} >= {"gated_delta", "kda"}
+    for row in ours:
+        rivals = [other["best_s"] for other in theirs if other["op"] == row["op"]]
+        if rivals:
+            assert row["times_peer"] == pytest.approx(min(rivals) / row["best_s"], rel=1e-2)
+    assert peer in rows[0]["peers"]
+
+
+def test_a_missing_peer_is_said(monkeypatch, capsys):
+    from depthchart_kernels import peers
+
+    monkeypatch.setattr(peers, "version", missing)
+    monkeypatch.setattr(bench, "ceilings", lambda device: bench.Ceilings(1e11, 1e10))
+    argv = ["--op", "kda", "--width", "16", "--length", "8", "--heads", "1", "--snapshots", "0"]
+    assert bench.main([*argv, "--against", "fla-core"]) == 2
+    assert "fla-core is not installed: pip install fla-core" in capsys.readouterr().err
+
+
+def missing(name):
+    raise PackageNotFoundError(name)

@@ -1,5 +1,7 @@
 """Every notebook runs headless with small parameters, and no error hides inside a widget."""
 
+import re
+import tempfile
 from functools import cache
 from pathlib import Path
 
@@ -9,21 +11,32 @@ import pytest
 from nbformat.v4 import new_code_cell, new_output
 
 ROOT = Path(__file__).resolve().parents[2]
-NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
+INDEX = ROOT / "notebooks" / "index.ipynb"
+NOTEBOOKS = sorted(path for path in (ROOT / "notebooks").glob("*.ipynb") if path != INDEX)
 SMALL = {  # added after the parameters cell
     "00_quickstart": "requests = 12",
     "01_checkpoint_geometry": "tokens = 3",
     "02_trace_sweep": "requests, kv_tokens, state_slots = 25, [16384, 32768], [8, 24]",
     "03_wrong_state": "output_tokens, turns = 8, 3",
+    "10_time_travel": "requests = 12",
     "06_policy_lab": "requests = 25",
     "07_dcp": "output_tokens, processes = 4, 2",
+    "09_reports": "requests = 12",
+    "04_chunked_scan": "tokens, chunk_widths, resumed = 70, [16, 64], 40",
 }
 WIDGETS = "application/vnd.jupyter.widget-state+json"
 
 
-def run(notebook):
+def run(notebook, folder="."):
     """Execute in place; a cell that fails raises CellExecutionError with its traceback."""
-    nbclient.NotebookClient(notebook, timeout=120, kernel_name="python3", store_widget_state=True).execute()
+    client = nbclient.NotebookClient(
+        notebook,
+        timeout=120,
+        kernel_name="python3",
+        store_widget_state=True,
+        resources={"metadata": {"path": str(folder)}},
+    )
+    client.execute()
     return notebook
 
 
@@ -33,7 +46,8 @@ def executed(path):
     notebook = nbformat.read(path, as_version=4)
     if path.stem in SMALL:
         notebook.cells.insert(parameters(notebook)[0] + 1, new_code_cell(SMALL[path.stem]))
-    return run(notebook)
+    with tempfile.TemporaryDirectory() as folder:  # what a notebook writes is thrown away
+        return run(notebook, folder)
 
 
 def hidden_errors(notebook):
@@ -91,6 +105,31 @@ def test_quickstart_shows_a_picture_for_each_part():
     assert "has read 576 (+64)" in str(svg)
 
 
+def test_the_index_names_every_notebook_in_order_and_its_links_lead_somewhere():
+    cells = nbformat.read(INDEX, as_version=4).cells
+    assert {cell.cell_type for cell in cells} == {"markdown"}
+    text = "\n".join(cell.source for cell in cells)
+    links = re.findall(r"\]\(([^)]+)\)", text)
+    assert [link for link in links if link.endswith(".ipynb")] == [path.name for path in NOTEBOOKS]
+    assert all((ROOT / "notebooks" / link).is_file() for link in links)
+
+
+@pytest.mark.parametrize(
+    ("name", "view", "words"),
+    [
+        ("10_time_travel", "The tree in step", "Node 1 [0, "),
+        ("08_recorded_bugs", "The tree in step", "sglang-39115-absolute"),
+        ("05_kernel_throughput", "chunk width", "gated_delta"),
+        ("09_reports", "<svg", "schedule.json"),
+    ],
+)
+def test_what_the_others_show(name, view, words):
+    notebook = executed(ROOT / "notebooks" / f"{name}.ipynb")
+    data = [out.data for cell in notebook.cells for out in cell.get("outputs", []) if "data" in out]
+    assert any(view in str(shown.get("image/svg+xml", "")) for shown in data)
+    assert any(words in str(shown.get("text/plain", "")) for shown in data)
+
+
 def test_wrong_state_shows_the_tokens_counted_twice():
     notebook = executed(ROOT / "notebooks" / "03_wrong_state.ipynb")
     outputs = [out.get("data", {}) for cell in notebook.cells for out in cell.get("outputs", [])]
@@ -99,6 +138,14 @@ def test_wrong_state_shows_the_tokens_counted_twice():
     assert "64 tokens read twice" in pictures[0]
     assert "first changed token" in pictures[0]
     assert "128 tokens read twice" in pictures[2]
+
+
+@pytest.mark.parametrize(("name", "pictures"), [("05_kernel_throughput", 1), ("04_chunked_scan", 2)])
+def test_kernels_show_pictures_and_tables(name, pictures):
+    notebook = executed(ROOT / "notebooks" / f"{name}.ipynb")
+    kinds = [set(out.get("data", {})) for cell in notebook.cells for out in cell.get("outputs", [])]
+    assert sum("image/svg+xml" in kind for kind in kinds) >= pictures
+    assert any("text/html" in kind for kind in kinds)
 
 
 def test_dcp_shows_equal_answers():

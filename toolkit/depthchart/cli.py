@@ -31,6 +31,8 @@ VERBS = (
     "simulate",
     "leaderboard",
     "sweep",
+    "capacity",
+    "explain",
     "report",
     "export",
     "bench",

@@ -129,3 +129,33 @@ DCP: Final = (
     "largest_difference",  # of the logits, against one rank
     "same_tokens",  # whether the sampled tokens are those of one rank
 )
+
+# One row per measured call of a scan kernel; tables have more columns, see docs/kernels.md.
+KERNEL_SPEED: Final = (
+    "op",
+    "impl",
+    "chunk_width",  # tokens
+    "length",  # tokens of each sequence
+    "batch",  # sequences
+    "dtype",
+    "snapshots",  # of each sequence
+    "best_s",
+    "tokens_per_s",
+    "flops",  # of the call
+    "bytes",
+    "roofline_share",  # least time that the machine's ceilings allow over the best time
+    "matmul_flops_per_s",  # the ceilings
+    "copy_bytes_per_s",
+)
+
+# One row per chunk width and depth: the state there against the reference.
+SNAPSHOT_ERRORS: Final = (
+    "op",
+    "chunk_width",
+    "depth_tokens",
+    "error",  # largest difference over largest magnitude, worst head
+    "on_grid",  # whether a chunk ends there
+)
+
+# One row per token after a resume from the state of ``shift_tokens`` further on.
+RESUME_ERRORS: Final = ("op", "shift_tokens", "token", "error")

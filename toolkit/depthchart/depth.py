@@ -162,6 +162,17 @@ class UnknownRule(KeyError, ValueError):
 RULES = _Registry()
 
 
+def rule_of(rule: str | Rule) -> Rule:
+    """A rule by its name, or the rule itself. Raises ValueError for anything else."""
+    if isinstance(rule, str):
+        return RULES[rule]
+    if not isinstance(rule, Rule):
+        raise ValueError(
+            f"rule={rule!r}: must be a rule or its name; the decorator @rule makes one of a function"
+        )
+    return rule
+
+
 def rule(
     name: str, *, snapshots: str = "chunk", summary: str = ""
 ) -> Callable[[Callable[[Geometry, int, int, int | None], Decision]], Rule]:
@@ -201,7 +212,7 @@ def decide_many(
     Equal to calling the rule on each element. Raises ValueError where shapes differ or an extend is
     impossible, naming the first such index.
     """
-    chosen = RULES[rule] if isinstance(rule, str) else rule
+    chosen = rule_of(rule)
     starts, ends = _as_tokens("prefix", prefix), _as_tokens("end", end)
     branches = None if branch is None else _as_tokens("branch", branch)
     for name, array in (("end", ends), ("branch", branches)):
@@ -417,6 +428,8 @@ def _as_tokens(name: str, values: npt.ArrayLike) -> npt.NDArray[np.int64]:
     array = np.asarray(values)
     if array.ndim != 1 or (array.size and array.dtype.kind not in "iu"):
         raise ValueError(f"{name}: must be a one-dimensional integer array, got {array.dtype} {array.shape}")
+    if array.size and array.dtype.kind == "u" and int(array.max()) > np.iinfo(np.int64).max:
+        raise ValueError(f"{name}: {array.max()} does not fit in 64 bits; a depth is a number of tokens")
     return array.astype(np.int64, copy=False)
 
 

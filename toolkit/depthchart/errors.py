@@ -6,6 +6,9 @@ listed here are the faults of a cache: broken invariants (DESIGN section 3) and 
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from difflib import get_close_matches
+
 
 class DepthchartError(Exception):
     """Base of all faults that a run can meet."""
@@ -41,3 +44,13 @@ class PoolExhausted(DepthchartError):
 
 class ScriptError(ValueError):
     """A lifecycle script is malformed; the message names the step and the key."""
+
+
+def one_of(name: str, value: str, legal: Iterable[str]) -> str:
+    """``value``; raises ValueError, naming the argument, what is legal and the nearest of it, where it is not."""
+    known = list(legal)
+    if value in known:
+        return value
+    near = get_close_matches(str(value), known, n=1, cutoff=0.4)
+    hint = f"; nearest: {near[0]!r}" if near else ""
+    raise ValueError(f"{name}={value!r}: must be one of {', '.join(known)}{hint}")

@@ -10,6 +10,7 @@ from dataclasses import dataclass, fields
 from typing import NamedTuple
 
 from depthchart.catalogue import Catalogue
+from depthchart.errors import one_of
 
 __all__ = ["DTYPE_BYTES", "MODELS", "Flops", "Model"]
 
@@ -78,10 +79,10 @@ class Model:
     note: str = ""
 
     def __post_init__(self) -> None:
-        _one_of("attention_kind", self.attention_kind, ATTENTION_KINDS)
-        _one_of("recurrent_kind", self.recurrent_kind, RECURRENT_KINDS)
+        one_of("attention_kind", self.attention_kind, ATTENTION_KINDS)
+        one_of("recurrent_kind", self.recurrent_kind, RECURRENT_KINDS)
         for name in ("kv_dtype", "state_dtype", "conv_dtype"):
-            _one_of(name, getattr(self, name), tuple(DTYPE_BYTES))
+            one_of(name, getattr(self, name), tuple(DTYPE_BYTES))
         if self.layers < max(self.attention_layers, self.recurrent_layers, 1):
             raise ValueError(
                 f"layers={self.layers}: must be at least attention_layers={self.attention_layers} "
@@ -245,15 +246,6 @@ def check_ranks(tp: int, dcp: int) -> None:
     if dcp < 1 or tp % dcp:
         near = min((n for n in range(1, tp + 1) if tp % n == 0), key=lambda n: abs(n - dcp))
         raise ValueError(f"dcp={dcp}: must divide tp={tp}; nearest: {near}")
-
-
-def _one_of(name: str, value: str, legal: tuple[str, ...]) -> None:
-    if value not in legal:
-        from difflib import get_close_matches
-
-        near = get_close_matches(str(value), legal, n=1)
-        hint = f"; nearest: {near[0]!r}" if near else ""
-        raise ValueError(f"{name}={value!r}: must be one of {', '.join(legal)}{hint}")
 
 
 _WORDS = {"name", "attention_kind", "recurrent_kind", "kv_dtype", "state_dtype", "conv_dtype"}

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass, field
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from html import escape
 
+from depthchart.display import table_html
 from depthchart.events import (
     Entry,
     Locked,
@@ -19,8 +22,11 @@ from depthchart.events import (
 
 __all__ = ["DrawnNode", "TreeView", "redraw"]
 
+MOST_ROWS = 60
+INDENT = "\u2003"  # HTML keeps it
 
-@dataclass(slots=True)
+
+@dataclass(slots=True, repr=False)
 class DrawnNode:
     """A node as the events tell it (columns.NODES); depths in tokens. ``last_used_s``: the last match through
     it, or its making."""
@@ -38,7 +44,6 @@ class DrawnNode:
     had_state: bool = False
     kv_locks: int = 0
     state_locks: int = 0
-    children: dict[int, DrawnNode] = field(default_factory=dict)
 
     @property
     def status(self) -> str:
@@ -47,12 +52,83 @@ class DrawnNode:
             return "state" if self.fits else "misplaced"
         return "tombstone" if self.had_state else "bare"
 
+    def __repr__(self) -> str:
+        return f"Node {self.node_id} [{self.start:,}, {self.end:,}) {self.state_words}"
+
+    @property
+    def state_words(self) -> str:
+        """What its state is worth, in words."""
+        if self.state_depth is None:
+            return "tombstone: its state was evicted" if self.had_state else "no state"
+        if self.fits:
+            return f"state of {self.state_depth:,} tokens"
+        off = self.state_depth - self.end
+        if not off:
+            return f"MISPLACED state: has read {self.state_depth:,} other tokens"
+        return f"MISPLACED state: has read {self.state_depth:,} tokens ({off:+,})".replace("(-", "(−")
+
+    def _repr_html_(self) -> str:
+        """The node as a table, for a notebook."""
+        rows = [
+            ("node", self.node_id),
+            ("tokens", f"[{self.start:,}, {self.end:,})"),
+            ("state", self.state_words),
+            ("below", "the root" if self.parent_id < 0 else f"node {self.parent_id}"),
+            ("made by", self.request or "unknown"),
+            ("made, last used", f"{self.created_s:,.2f} s, {self.last_used_s:,.2f} s"),
+            ("locks", f"{self.kv_locks} on the KV, {self.state_locks} on the state"),
+        ]
+        return table_html([("what", "value"), *rows])
+
 
 class TreeView:
     """Nodes by id, changed by one event after another."""
 
     def __init__(self) -> None:
         self.nodes: dict[int, DrawnNode] = {}
+
+    def __repr__(self) -> str:
+        counts = Counter(node.status for node in self.nodes.values())
+        told = ", ".join(f"{count:,} {status}" for status, count in sorted(counts.items()))
+        return f"TreeView of {len(self.nodes):,} nodes" + (f": {told}" if told else "")
+
+    def __str__(self) -> str:
+        """One line for each node, indented by its place in the tree."""
+        return "\n".join([repr(self), *(f"{'  ' * (depth + 1)}{node!r}" for node, depth in self.walk())])
+
+    def _repr_html_(self) -> str:
+        """The tree as a table, for a notebook; ``charts.checkpoint_chart`` draws it."""
+        shown = list(self.walk())
+        rows = [
+            (
+                INDENT * depth + str(node.node_id),
+                f"{node.start:,}",
+                f"{node.end:,}",
+                node.state_words,
+                node.request,
+            )
+            for node, depth in shown[:MOST_ROWS]
+        ]
+        more = f"<p>and {len(shown) - MOST_ROWS:,} more</p>" if len(shown) > MOST_ROWS else ""
+        head = ("node", "from [tokens]", "to [tokens]", "state", "made by")
+        return f"<b>{escape(repr(self))}</b>{table_html([head, *rows], numeric=(1, 2))}{more}"
+
+    def walk(self) -> Iterator[tuple[DrawnNode, int]]:
+        """All nodes with their depth in the tree (0: children of the root), depth first, in order of making."""
+        children: dict[int, list[DrawnNode]] = {}
+        for node in sorted(self.nodes.values(), key=lambda node: (node.created_s, node.node_id)):
+            children.setdefault(node.parent_id, []).append(node)
+        stack = [(node, 0) for node in reversed(children.get(-1, []))]
+        while stack:
+            node, depth = stack.pop()
+            yield node, depth
+            stack += [(child, depth + 1) for child in reversed(children.get(node.node_id, []))]
+
+    def copy(self) -> TreeView:
+        """The same tree, apart from this one."""
+        other = TreeView()
+        other.nodes = {node_id: replace(node) for node_id, node in self.nodes.items()}
+        return other
 
     def apply(self, entry: Entry) -> None:
         """Take one event into account; those that do not touch the tree change nothing."""

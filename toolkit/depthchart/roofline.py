@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from math import ceil
 from typing import NamedTuple
 
+from depthchart.errors import one_of
 from depthchart.hardware import HARDWARE, Hardware
 from depthchart.kernel_tables import KernelTable, Shape
 from depthchart.models import DTYPE_BYTES, MODELS, Model, check_ranks
@@ -104,8 +105,7 @@ class Roofline:
 
     def __post_init__(self) -> None:
         check_ranks(self.tp, self.dcp)
-        if self.weight_dtype not in DTYPE_BYTES:
-            raise ValueError(f"weight_dtype={self.weight_dtype!r}: must be one of {', '.join(DTYPE_BYTES)}")
+        one_of("weight_dtype", self.weight_dtype, DTYPE_BYTES)
         if self.chunk_width is not None and self.chunk_width < 1:
             raise ValueError(f"chunk_width={self.chunk_width}: must be at least 1 token; nearest: 1")
         if self.tp > 1 and not self.hardware.link_bytes_s:

@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field
 from html import escape
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from depthchart.display import table_html
 from depthchart.events import EventLog, Violation
 from depthchart.geometry import Geometry
+from depthchart.perfetto import write_perfetto
+from depthchart.recording import read_recording, write_recording
 from depthchart.redraw import TreeView, redraw
 from depthchart.scheduler.loop import StepRecord
 
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["Fault", "Run"]
+__all__ = ["RECORDING", "Fault", "Run"]
+
+RECORDING = "run.jsonl.gz"
 
 
 class Fault(NamedTuple):
@@ -32,7 +37,8 @@ class Fault(NamedTuple):
 @dataclass
 class Run:
     """What a simulation leaves behind. ``settings`` and ``geometry`` repeat it; ``violations`` are faults that
-    the books show at the end (empty for a sound run); ``fault`` is where a strict run stopped."""
+    the books show at the end (empty for a sound run); ``fault`` is where a strict run stopped; ``source`` and
+    ``notes`` are the trace's own (lines left out, …)."""
 
     geometry: Geometry
     settings: Mapping[str, Any]
@@ -43,6 +49,7 @@ class Run:
     records: list[StepRecord] = field(default_factory=list)
     fault: Fault | None = None
     violations: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
 
     @property
     def requests(self) -> pd.DataFrame:
@@ -110,6 +117,87 @@ class Run:
             "violations": sum(isinstance(entry.event, Violation) for entry in self.log),
             "fault": None if self.fault is None else f"{self.fault.kind}: {self.fault.message}",
         }
+
+    def save(self, folder: str | Path) -> Path:
+        """Write the whole run to ``folder`` (made where it is missing) as one file; returns the folder.
+
+        The file is whole or absent, and the same run gives the same bytes. ``Run.load`` reads it.
+        """
+        head = {
+            "geometry": asdict(self.geometry),
+            "settings": dict(self.settings),
+            "source": self.source,
+            "assumptions": self.assumptions,
+            "provenance": dict(self.provenance),
+            "fault": self.fault,
+            "violations": self.violations,
+            "notes": self.notes,
+            "records": self.records,
+        }
+        write_recording(Path(folder) / RECORDING, head, self.log)
+        return Path(folder)
+
+    @classmethod
+    def load(cls, folder: str | Path) -> Run:
+        """The run that ``save`` wrote to a folder. Raises ValueError where there is none, or it is damaged."""
+        path = Path(folder) / RECORDING
+        if not path.is_file():
+            raise ValueError(f"folder={str(folder)!r}: has no {RECORDING}; save a run there first")
+        head, entries = read_recording(path)
+        log = EventLog()
+        log.entries = entries
+        if entries:
+            log.step, log.time_s = entries[-1].step, entries[-1].time_s
+        try:
+            return cls(
+                Geometry(**head["geometry"]),
+                head["settings"],
+                log,
+                head["source"],
+                head["assumptions"],
+                head["provenance"],
+                [StepRecord(*record) for record in head["records"]],
+                None if head["fault"] is None else Fault(*head["fault"]),
+                head["violations"],
+                head["notes"],
+            )
+        except (KeyError, TypeError) as fault:
+            raise ValueError(f"{path}: its first line is no head of a run: {fault}") from None
+
+    def to_perfetto(self, path: str | Path) -> Path:
+        """Write the schedule as a Chrome trace, for ui.perfetto.dev or chrome://tracing; returns the path."""
+        return write_perfetto(Path(path), self.log, self.records, self.geometry, self.provenance)
+
+    def report(
+        self,
+        path: str | Path,
+        *,
+        format: str | None = None,
+        data: str | Path | None = None,
+        data_format: str = "csv",
+        advance: Callable[[int, int], object] | None = None,
+    ) -> Path:
+        """Write a report that opens offline: figures, tables, the tree through time, how to repeat it.
+
+        Args:
+            path: where to.
+            format: "html" or "pdf" (default: as the path ends, else HTML).
+            data: folder for the data of every figure.
+            data_format: "csv" or "parquet".
+            advance: told after each picture how many are done, of how many; raise in it to stop.
+
+        Raises ValueError for an unknown format.
+        """
+        from depthchart.report import report_runs
+
+        return report_runs(
+            {self.settings["rule"]: self},
+            path,
+            format=format,
+            data=data,
+            data_format=data_format,
+            advance=advance,
+        )
 
     def __repr__(self) -> str:
         end = "to its end" if self.fault is None else f"to its first fault ({self.fault.kind})"

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from depthchart.cache.memory import Memory
 from depthchart.depth import Rule
-from depthchart.events import Donated, Matched, NodeRemoved, StateDropped, Violation
+from depthchart.events import Donated, Emit, Matched, NodeRemoved, StateDropped, Violation
 from depthchart.geometry import Geometry
 from depthchart.scheduler.lifecycle import Lifecycle
 from depthchart.scheduler.planner import MIN_STATE_SLOTS
@@ -70,11 +70,13 @@ def serve(
     state_slots: int,
     index: PrefixIndex | None = None,
     advance: Callable[[int], object] | None = None,
+    watch: Emit | None = None,
     **policies: Any,
 ) -> Service:
     """Serve the requests one after another; ``policies`` are those of ``Memory`` (eviction, refresh, ...).
 
-    A broken invariant is counted, not raised. ``advance(1)`` is called after each request. Raises ValueError for pools
+    A broken invariant is counted, not raised. ``advance(1)`` is called after each request, ``watch`` with
+    every event. Raises ValueError for pools
     too small for any request.
     """
     if state_slots < MIN_STATE_SLOTS:
@@ -89,6 +91,8 @@ def serve(
             last.append(event)
         elif isinstance(event, (Donated, NodeRemoved, StateDropped, Violation)):
             counts[type(event).__name__] += 1
+        if watch is not None:
+            watch(event)
 
     memory = Memory(geometry, kv_tokens, state_slots, index=index, emit=emit, **policies)
     life = Lifecycle(memory, rule, strict=False, emit=emit)

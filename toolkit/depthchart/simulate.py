@@ -9,8 +9,8 @@ from typing import Any, Literal, Protocol, get_args
 from depthchart.cache.memory import Memory
 from depthchart.cache.worth import Worth
 from depthchart.cost import CostModel, LinearCost
-from depthchart.depth import RULES, Rule
-from depthchart.errors import DepthchartError, InvariantError
+from depthchart.depth import Rule, rule_of
+from depthchart.errors import DepthchartError, InvariantError, one_of
 from depthchart.events import EventLog
 from depthchart.geometry import Geometry
 from depthchart.provenance import provenance
@@ -85,9 +85,10 @@ def simulate(
 
     Raises ValueError for settings that cannot work, RuleError where a user's rule misbehaves.
     """
-    if arrivals not in get_args(Arrivals):
-        raise ValueError(f"arrivals={arrivals!r}: must be one of {', '.join(get_args(Arrivals))}")
-    chosen = RULES[rule] if isinstance(rule, str) else rule
+    one_of("arrivals", arrivals, get_args(Arrivals))
+    if not isinstance(trace, Trace):
+        raise ValueError(f"trace={trace!r}: must be a Trace; load_trace reads one from a file or by its name")
+    chosen = rule_of(rule)
     log, model = EventLog(), cost if cost is not None else LinearCost()
     policies: dict[str, Any] = {
         "eviction": eviction,
@@ -113,6 +114,7 @@ def simulate(
     )
     settings = {
         "trace": trace.name,
+        "requests": len(trace),
         "rule": chosen.name,
         "kv_tokens": memory.allocator.total_tokens,
         "state_slots": state_slots,
@@ -124,7 +126,7 @@ def simulate(
         "seed": seed,
         "strict": strict,
     }
-    run = Run(geometry, settings, log, trace.source, model.assumptions, provenance())
+    run = Run(geometry, settings, log, trace.source, model.assumptions, provenance(), notes=list(trace.notes))
     _drive(scheduler, trace, arrivals, run, progress)
     run.violations = memory.violations(scheduler.lifecycle.holdings(), misplaced=strict)
     return run

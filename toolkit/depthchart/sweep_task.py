@@ -7,10 +7,11 @@ from functools import lru_cache
 from typing import Any, NamedTuple, TypeAlias
 
 from depthchart.cache.eviction import ORDERS
-from depthchart.cache.states import MATCHINGS, REFRESHES, STATE_POLICIES, one_of
+from depthchart.cache.states import MATCHINGS, REFRESHES, STATE_POLICIES
+from depthchart.capacity import STATE_SHARE
 from depthchart.columns import SWEEP
 from depthchart.depth import RULES
-from depthchart.errors import DepthchartError
+from depthchart.errors import DepthchartError, one_of
 from depthchart.geometry import Geometry
 from depthchart.models import MODELS
 from depthchart.presets import preset
@@ -21,7 +22,7 @@ from depthchart.simulate import simulate
 from depthchart.tokens import PrefixIndex
 from depthchart.traces.trace import Trace
 
-__all__ = ["AXES", "Config", "Job", "check", "run_job"]
+__all__ = ["AXES", "Config", "Job", "check", "run_job", "settings_of"]
 
 Config: TypeAlias = dict[str, Any]
 
@@ -41,8 +42,6 @@ AXES = (*GEOMETRY_AXES, *POOL_AXES, *POLICY_AXES, *TIMED_AXES)
 ``model`` gives both pools, of which states take ``state_share`` (default: 0.9 / 1.9, SGLang's). The last four
 matter to timed sweeps only."""
 
-STATE_SHARE = 0.9 / 1.9
-
 
 class Job(NamedTuple):
     config: Config
@@ -53,7 +52,7 @@ class Job(NamedTuple):
 def check(config: Config) -> str | None:
     """Why the combination cannot work, in words, or None."""
     try:
-        geometry, settings = _settings(config)
+        geometry, settings = settings_of(config)
         one_of("eviction", settings.get("eviction", "lru"), ORDERS)
         one_of("state_eviction", settings.get("state_eviction", "lru"), STATE_POLICIES)
         one_of("refresh", settings.get("refresh", "used"), REFRESHES)
@@ -73,7 +72,7 @@ def run_job(job: Job, *, blob: bytes, digest: str) -> dict[str, Any]:
     row: dict[str, Any] = dict.fromkeys(SWEEP)
     try:
         trace = _trace(digest, blob)
-        geometry, settings = _settings(job.config)
+        geometry, settings = settings_of(job.config)
         index = _index(digest, geometry.tree_page)
         row.update(
             _timed(trace, geometry, settings, job.config, index)
@@ -86,7 +85,7 @@ def run_job(job: Job, *, blob: bytes, digest: str) -> dict[str, Any]:
     return row
 
 
-def _settings(config: Config) -> tuple[Geometry, dict[str, Any]]:
+def settings_of(config: Config) -> tuple[Geometry, dict[str, Any]]:
     """Geometry and keyword arguments of ``serve``. Raises ValueError where they do not go together."""
     given = {name: config[name] for name in GEOMETRY_AXES if name in config}
     if "page_size" not in given:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import heapq
 from collections import OrderedDict
 from collections.abc import Callable
-from difflib import get_close_matches
 from functools import partial
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
 from depthchart.cache.node import Node
 from depthchart.cache.outlook import Outlook
 from depthchart.cache.worth import Worth
+from depthchart.errors import one_of
 
 __all__ = ["ORDERS", "POLICIES", "LeafOrder", "LeafQueue", "leaf_order"]
 
@@ -230,8 +230,4 @@ least work that a state is expected to save, for the KV that it takes)."""
 
 def leaf_order(policy: str, outlook: Outlook) -> LeafOrder:
     """A fresh order; raises ValueError with the nearest name where there is no such policy."""
-    if policy not in ORDERS:
-        near = get_close_matches(str(policy), ORDERS, n=1)
-        hint = f" (nearest: {near[0]!r})" if near else ""
-        raise ValueError(f"eviction={policy!r}: must be one of {', '.join(ORDERS)}{hint}")
-    return ORDERS[policy](outlook)
+    return ORDERS[one_of("eviction", policy, ORDERS)](outlook)

@@ -7,7 +7,6 @@ not locked; it sees them in that order.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from difflib import get_close_matches
 from typing import TypeAlias
 
 from depthchart.cache.eviction import marconi_scores
@@ -15,7 +14,7 @@ from depthchart.cache.node import Node
 from depthchart.cache.outlook import Outlook
 from depthchart.cache.worth import covered_from
 
-__all__ = ["MATCHINGS", "REFRESHES", "STATE_POLICIES", "StatePolicy", "one_of"]
+__all__ = ["MATCHINGS", "REFRESHES", "STATE_POLICIES", "StatePolicy"]
 
 StatePolicy: TypeAlias = Callable[[Iterable[Node], Outlook], Node | None]
 """(states in LRU order, what is known of their future) -> the node whose state goes, or None."""
@@ -55,13 +54,3 @@ def _gain(order: Iterable[Node], outlook: Outlook) -> Node | None:
 
 
 STATE_POLICIES: dict[str, StatePolicy] = {"lru": _lru, "coverage": _coverage, "flops": _flops, "gain": _gain}
-
-
-def one_of(name: str, value: str, legal: Iterable[str]) -> str:
-    """``value``; raises ValueError with the nearest legal one where it is not."""
-    known = list(legal)
-    if value in known:
-        return value
-    near = get_close_matches(str(value), known, n=1)
-    hint = f" (nearest: {near[0]!r})" if near else ""
-    raise ValueError(f"{name}={value!r}: must be one of {', '.join(known)}{hint}")

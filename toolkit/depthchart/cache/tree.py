@@ -13,8 +13,9 @@ from depthchart.cache.eviction import leaf_order
 from depthchart.cache.node import Node
 from depthchart.cache.outlook import Outlook
 from depthchart.cache.state_pool import StatePool
-from depthchart.cache.states import MATCHINGS, REFRESHES, STATE_POLICIES, one_of
+from depthchart.cache.states import MATCHINGS, REFRESHES, STATE_POLICIES
 from depthchart.cache.worth import Worth
+from depthchart.errors import one_of
 from depthchart.events import (
     Emit,
     Locked,
@@ -82,9 +83,10 @@ class RadixTree:
     ) -> None:
         if grid < 1:
             raise ValueError(f"grid={grid}: must be positive; nearest legal: 1")
-        if max_states_per_path is not None and max_states_per_path < 1:
+        cap = max_states_per_path
+        if cap is not None and (not isinstance(cap, int) or cap < 1):
             raise ValueError(
-                f"max_states_per_path={max_states_per_path}: must be at least 1, or None for no cap"
+                f"max_states_per_path={cap!r}: must be a whole number of at least 1, or None for no cap; nearest legal: 1"
             )
         self.allocator, self.states, self.grid, self.page = allocator, states, grid, allocator.page
         self.max_states_per_path, self.keep_tombstones = max_states_per_path, keep_tombstones

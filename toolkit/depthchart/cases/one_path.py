@@ -12,7 +12,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from depthchart.cache.memory import Memory
-from depthchart.depth import RULES, Rule
+from depthchart.depth import Rule, rule_of
 from depthchart.events import EventLog, Matched, StateFiled, Violation
 from depthchart.geometry import Geometry
 from depthchart.redraw import redraw
@@ -143,7 +143,7 @@ def one_path(
     Raises ValueError where a length is not positive or no step can be cut within chunked_prefill_size, RuleError where a
     user's rule misbehaves.
     """
-    chosen = RULES[rule] if isinstance(rule, str) else rule
+    chosen = rule_of(rule)
     cut = geometry.page_size if cut is None else cut
     prompt = usual_prompt(geometry, cut) if prompt is None else prompt
     for name, value, least in (("cut", cut, 1), ("prompt", prompt, 1), ("output", output, 0)):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from depthchart.cases.replay import Replay
@@ -22,7 +22,7 @@ from depthchart.events import (
 from depthchart.presets import preset
 from depthchart.redraw import DrawnNode, TreeView, redraw
 
-__all__ = ["tell"]
+__all__ = ["tell", "verdict"]
 
 BAR = 48  # characters for the deepest node
 
@@ -48,6 +48,20 @@ def tell(script: Script) -> tuple[list[str], dict[str, Any]]:
     free = result["free"]
     lines += ["", f"free at the end: {free['kv_tokens']:,} KV tokens, {free['state_slots']} state slots"]
     return lines, result
+
+
+def verdict(result: Mapping[str, Any], expected: bool, missed: Sequence[str]) -> str:
+    """How a replay came out, in one sentence; ``expected``: the script settles what must come out, ``missed``: what did
+    not."""
+    if missed:
+        return "not what the script expects:\n  " + "\n  ".join(missed)
+    if result["error"]:
+        said = f"{result['error']['type']} at step {result['error']['step']}"
+    elif result["violations"]:
+        said = f"ran to its end, with {len(result['violations'])} broken invariants"
+    else:
+        said = "sound: every invariant held"
+    return said + (", as the script expects" if expected else "")
 
 
 def _head(script: Script) -> list[str]:

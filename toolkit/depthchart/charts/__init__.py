@@ -4,7 +4,18 @@ from __future__ import annotations
 
 from depthchart.charts.checkpoint import checkpoint_chart
 from depthchart.charts.compare import compare_chart
+from depthchart.charts.dcp import dcp_chart
+from depthchart.charts.divergence import divergence_chart, precision_chart, token_chart
 from depthchart.charts.requests import reuse_chart
 from depthchart.charts.timeline import schedule_chart
 
-__all__ = ["checkpoint_chart", "compare_chart", "reuse_chart", "schedule_chart"]
+__all__ = [
+    "checkpoint_chart",
+    "compare_chart",
+    "dcp_chart",
+    "divergence_chart",
+    "precision_chart",
+    "reuse_chart",
+    "schedule_chart",
+    "token_chart",
+]

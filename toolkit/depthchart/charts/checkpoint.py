@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.collections import LineCollection
@@ -32,6 +34,7 @@ def checkpoint_chart(
     theme: str = "light",
     max_nodes: int = 200,
     window: tuple[float, float] | None = None,
+    highlight: Collection[int] = (),
 ) -> Figure:
     """Draw a radix tree over token depth, with what became of its checkpoints.
 
@@ -43,12 +46,14 @@ def checkpoint_chart(
         title: heading of the figure.
         theme: colours, see ``charts.style``.
         window: lowest and highest depth shown, in tokens.
+        highlight: ids of the nodes that have just changed; they get a frame.
 
     Raises ValueError naming missing columns, nodes that cannot form a tree, or an empty window.
     """
     if window is not None and not window[0] < window[1]:
         raise ValueError(f"window={window}: the first depth must be below the second")
     marks = collect_marks(nodes, checkpoints, max_nodes, window)
+    marks.changed = set(highlight) & set(marks.nodes["node_id"])
     low, high = window if window is not None else (0.0, max(1.0, marks.deepest() * 1.1))
     with style(theme) as c:
         legend = Legend(marks, c, LESSER, 690)

@@ -14,9 +14,10 @@ from depthchart.charts.depths import depth_text
 from depthchart.charts.layout import require_columns
 from depthchart.charts.style import figure, style
 
-__all__ = ["compare_chart"]
+__all__ = ["MOST_RUNS", "compare_chart"]
 
 _LINES = ("-", "--", "-.", ":")
+MOST_RUNS = len(_LINES)
 
 
 def compare_chart(

@@ -15,6 +15,8 @@ from depthchart.charts.style import Palette
 
 __all__ = ["draw_lanes"]
 
+DASHES = (0, (2.5, 1.5))
+
 Spots = dict[str, list[tuple[float, float]]]
 
 
@@ -25,6 +27,7 @@ def draw_lanes(ax: Axes, marks: Marks, sheet: Sheet, c: Palette) -> None:
         {str(k): v for k, v in row.items()} for row in marks.nodes.to_dict("records")
     ]
     _bars(ax, nodes, sheet, c)
+    _frames(ax, [node for node in nodes if node["node_id"] in marks.changed], sheet, c)
     _lines(ax, marks, nodes, sheet, c)
     _marks(ax, _spots(marks, nodes, sheet), sheet, room, c)
     for misplaced in marks.misplaced:
@@ -56,6 +59,21 @@ def _bars(ax: Axes, nodes: list[dict[str, Any]], sheet: Sheet, c: Palette) -> No
     if locked:
         thick = min(1.8, sheet.pitch / 4)
         _add(ax, PolyCollection(locked, facecolors="none", edgecolors=c.locked, linewidths=thick, zorder=3))
+
+
+def _frames(ax: Axes, nodes: list[dict[str, Any]], sheet: Sheet, c: Palette) -> None:
+    """A frame around each of the nodes, a little off its bar."""
+    air, width = min(2.6, sheet.pitch * 0.16), 2.2 * (sheet.high - sheet.low) / sheet.plot_width
+    boxes: list[Any] = []
+    for node in nodes:
+        a, b = node["start_tokens"] - width, node["end_tokens"] + width
+        top, bottom = sheet.y(node["lane"]) - sheet.half - air, sheet.y(node["lane"]) + sheet.half + air
+        boxes.append([(a, top), (b, top), (b, bottom), (a, bottom)])
+    if boxes:
+        thick = min(1.2, sheet.pitch / 6)
+        how: dict[str, Any] = {"edgecolors": c.ink, "linestyles": [DASHES], "linewidths": thick, "zorder": 4}
+        frame = PolyCollection(boxes, facecolors="none", **how)
+        _add(ax, frame)
 
 
 def _lines(ax: Axes, marks: Marks, nodes: list[dict[str, Any]], sheet: Sheet, c: Palette) -> None:

@@ -48,7 +48,8 @@ class Legend:
 
     def draw(self, fig: Figure, left: float, bottom: float) -> None:
         """Draw with the lower left corner at these points of the figure."""
-        points = Affine2D().scale(1 / 72) + fig.dpi_scale_trans
+        width, height = fig.get_size_inches()
+        points = Affine2D().scale(1 / (72 * width), 1 / (72 * height)) + fig.transFigure
         for (label, mark), (x, row) in zip(self._entries, self._places, strict=True):
             at, y = left + x, bottom + self.height - ROW * (row + 0.5)
             if isinstance(mark, Rectangle):
@@ -82,6 +83,7 @@ def _entries(marks: Marks, c: Palette) -> list[tuple[str, Rectangle | Line2D]]:
         ),
         (bool(nodes["kv_locks"].gt(0).any()), "KV locked", _box(fc="none", ec=c.locked, lw=1.8)),
         (bool(nodes["state_locks"].gt(0).any()), "state locked", _dot(mec=c.locked, mfc="none", ms=8)),
+        (bool(marks.changed), "changed just now", _box(fc="none", ec=c.ink, lw=1.2, ls=(0, (2.5, 1.5)))),
         (bool(marks.reused), "reused from the tree", Line2D([], [], color=c.kv_edge, lw=1.6, marker="")),
         (bool(marks.rows), "computed, not in the tree", Line2D([], [], color=c.muted, ls=":", marker="")),
     ]

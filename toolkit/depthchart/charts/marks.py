@@ -69,7 +69,7 @@ class Marks:
 
     ``rows`` are (lane, start, stop) of tokens that the tree does not hold, ``reused`` (lane, stop) of what a request
     outside found in the tree, ``superseded`` (lane, depth). ``cuts`` has, for a few short requests, the
-    depths at which their prefill steps began and ended.
+    depths at which their prefill steps began and ended. ``changed``: nodes to be framed.
     """
 
     nodes: pd.DataFrame
@@ -83,6 +83,7 @@ class Marks:
     cuts: list[tuple[str, list[int]]] = field(default_factory=list)
     reasons: list[Reason] = field(default_factory=list)
     hidden_marks: int = 0
+    changed: set[int] = field(default_factory=set)
 
     @property
     def lanes(self) -> int:

@@ -19,6 +19,8 @@ import matplotlib as mpl
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
+from depthchart.errors import one_of
+
 __all__ = ["PALETTES", "Chart", "Palette", "figure", "palette", "style", "to_png", "to_svg"]
 
 
@@ -81,9 +83,7 @@ _LOCK = threading.RLock()
 
 def palette(theme: str = "light") -> Palette:
     """The colours of a theme, ``"light"`` or ``"dark"``."""
-    if theme not in PALETTES:
-        raise ValueError(f"theme={theme!r}: must be one of {', '.join(map(repr, PALETTES))}")
-    return PALETTES[theme]
+    return PALETTES[one_of("theme", theme, PALETTES)]
 
 
 @contextmanager

@@ -8,7 +8,7 @@ from typing import Any
 
 from depthchart.cases.expect import mismatches
 from depthchart.cases.script import find_script, script_names
-from depthchart.cases.story import tell
+from depthchart.cases.story import tell, verdict
 from depthchart.commands.flags import add_verb
 
 NAME = "replay"
@@ -55,17 +55,5 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         print(json.dumps({**result, "mismatches": missed}, indent=2))
     else:
-        print("\n".join([*lines, f"verdict: {_verdict(result, bool(script.expect), missed)}"]))
+        print("\n".join([*lines, f"verdict: {verdict(result, bool(script.expect), missed)}"]))
     return int(bool(missed) if script.expect else faulty)
-
-
-def _verdict(result: dict[str, Any], expected: bool, missed: list[str]) -> str:
-    if missed:
-        return "not what the script expects:\n  " + "\n  ".join(missed)
-    if result["error"]:
-        said = f"{result['error']['type']} at step {result['error']['step']}"
-    elif result["violations"]:
-        said = f"ran to its end, with {len(result['violations'])} broken invariants"
-    else:
-        said = "sound: every invariant held"
-    return said + (", as the script expects" if expected else "")

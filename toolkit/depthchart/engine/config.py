@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
-from difflib import get_close_matches
 from typing import Any, Final
+
+from depthchart.errors import one_of
 
 __all__ = ["ATTENTION", "BLOCKS", "PRESETS", "RECURRENT", "ModelConfig", "preset"]
 
@@ -54,11 +55,7 @@ class ModelConfig:
 
     def __post_init__(self) -> None:
         for at, block in enumerate(self.pattern):
-            if block not in BLOCKS:
-                near = (get_close_matches(block, BLOCKS, n=1) or ["mlp"])[0]
-                raise ValueError(
-                    f"pattern[{at}]={block!r}: must be one of {', '.join(BLOCKS)}; nearest: {near!r}"
-                )
+            one_of(f"pattern[{at}]", block, BLOCKS)
         if not self.pattern:
             raise ValueError("pattern=(): must have at least one block; nearest legal: ('mlp',)")
         for field in fields(self):
@@ -112,11 +109,7 @@ def preset(name: str, **changes: Any) -> ModelConfig:
 
     Raises ValueError for an unknown name, giving the nearest one.
     """
-    if name not in PRESETS:
-        near = get_close_matches(name, PRESETS, n=1, cutoff=0.3)
-        hint = f"; nearest: {near[0]!r}" if near else ""
-        raise ValueError(f"preset={name!r}: must be one of {', '.join(PRESETS)}{hint}")
-    return replace(PRESETS[name], **changes)
+    return replace(PRESETS[one_of("preset", name, PRESETS)], **changes)
 
 
 def _check_groups(name: str, heads: int, groups_name: str, groups: int) -> None:

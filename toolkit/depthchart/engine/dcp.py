@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import re
 import subprocess
 import sys
 import tempfile
@@ -125,8 +126,10 @@ def run_processes(
 ) -> tuple[dict[str, Any], Tensor]:
     """The same with ``size`` processes under torchrun: what ``dcp_process`` measured, and the logits of rank 0.
 
-    Raises RuntimeError with the end of the processes' messages where one fails, or all take longer than ``timeout_s``.
+    Raises ValueError for an illegal geometry; RuntimeError with the first error that a process told of where one
+    fails, or where all take longer than ``timeout_s``.
     """
+    Geometry(page_size, size, chunk_width)
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "run.json"
         options = {"preset": preset, "page-size": page_size, "chunk-width": chunk_width}
@@ -142,8 +145,14 @@ def run_processes(
         except subprocess.TimeoutExpired:
             raise RuntimeError(f"{size} ranks were not done after {timeout_s} s") from None
         if shown.returncode:
-            raise RuntimeError(f"{size} ranks failed: ...{shown.stderr[-2000:]}")
+            raise RuntimeError(f"{size} ranks failed: {_first_error(shown.stderr)}")
         return json.loads(out.read_text()), torch.load(out.with_suffix(".pt"))
+
+
+def _first_error(said: str) -> str:
+    """The first line that names an error; the launcher's own report comes after it."""
+    found = re.search(r"^.*?(\w*(?:Error|Failed|Mismatch|Exhausted): .*|error: .*)$", said, re.MULTILINE)
+    return found[1] if found else f"...{said[-1000:]}"
 
 
 def dcp_sweep(

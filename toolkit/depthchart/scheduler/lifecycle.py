@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from depthchart.cache.memory import Holding, Memory
-from depthchart.depth import RULES, Decision, Rule
+from depthchart.depth import Decision, Rule, rule_of
 from depthchart.errors import PoolExhausted
 from depthchart.events import (
     Aborted,
@@ -82,7 +82,7 @@ class Lifecycle:
     ) -> None:
         self.memory = memory
         self.geometry = memory.geometry
-        self.rule = RULES[rule] if isinstance(rule, str) else rule
+        self.rule = rule_of(rule)
         self.decode_grid = self.rule.decode_grid(self.geometry)
         self.spare_pages = spare_pages
         self.emit = emit

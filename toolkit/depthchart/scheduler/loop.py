@@ -16,6 +16,7 @@ from depthchart.cache.memory import Memory
 from depthchart.depth import Rule
 from depthchart.errors import InvariantError
 from depthchart.events import Aborted, AdmissionRefused, Arrived, EventLog, FirstToken, Rejected, Violation
+from depthchart.geometry import positive_int
 from depthchart.scheduler.executor import Batch, Executor, StepResult
 from depthchart.scheduler.lifecycle import Decode, Extend, Lifecycle
 from depthchart.scheduler.planner import MIN_STATE_SLOTS, Planner
@@ -71,8 +72,7 @@ class Scheduler:
                 f"state_slots={memory.states.total_slots}: one request takes {MIN_STATE_SLOTS} (the matched state, its "
                 f"working copy and two for checkpoints); nearest legal: {MIN_STATE_SLOTS}"
             )
-        if max_running < 1:
-            raise ValueError(f"max_running={max_running}: must be at least 1; nearest legal: 1")
+        max_running = positive_int("max_running", max_running)
         self.log = EventLog() if log is None else log
         self.memory, self.executor, self.policy = memory, executor, queue_policy(policy)
         self.lifecycle = Lifecycle(memory, rule, strict=strict, spare_pages=spare_pages, emit=self.log)

@@ -105,9 +105,9 @@ def plans(bounds: Bounds, subject: Rule | Preset) -> tuple[list[Plan], int, int]
     (their tree page is longer than any history).
 
     A user's own rule may read any field of a geometry, so there all are kept. The built-in rules, those of the presets
-    (``depthchart.rules``), the tree and the lifecycle read no more than the cache chunk, the chunk width,
-    the tree page, whether there is DCP, the decode
-    grid and where steps may end. So two geometries behave alike under a built-in rule where those agree, and
+    (``depthchart.rules``), the tree and the lifecycle read no more than the cache chunk, the chunk width, the tree
+    page, whether there is DCP, the decode grid and where steps may end. So two geometries behave alike
+    under a built-in rule where those agree, and
 
     - a chunk or a decode grid that is longer than every history is like any other that is;
     - where others may leave a step any budget, a step on page 1 may end anywhere, so also wherever a wider page lets

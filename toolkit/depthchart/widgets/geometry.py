@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from time import perf_counter, process_time
 from typing import Any
 
@@ -14,7 +15,9 @@ from depthchart.charts.style import to_svg
 from depthchart.depth import RULES
 from depthchart.errors import DepthchartError
 from depthchart.geometry import Geometry
+from depthchart.report.cases import path_page
 from depthchart.widgets.panels import advice_panel, decision_panel, error_panel, grid_line, verdict_panel
+from depthchart.widgets.reporting import ReportBar
 
 __all__ = ["GeometryExplorer", "geometry_explorer"]
 
@@ -78,7 +81,9 @@ class GeometryExplorer(w.VBox):
         self.timing = w.HTML()
         self.path: OnePath | None = None
         self.redraw_ms = 0.0
-        self._result = w.VBox([self.grids, self.picture, self.verdict, self.decisions, self.advice])
+        self.report = ReportBar(self._write_report, "out/geometry.html")
+        parts = [self.grids, self.picture, self.verdict, self.decisions, self.advice, self.report]
+        self._result = w.VBox(parts)
         left, right = w.VBox([self.page, self.dcp, self.chunk]), w.VBox([self.rule, self.timing])
         super().__init__([w.HBox([left, right]), self.message, self._result])
         self.add_class("depthchart-geometry-explorer")
@@ -121,6 +126,11 @@ class GeometryExplorer(w.VBox):
         self.verdict.value = verdict_panel(path.verdict, path.faults)
         self.decisions.value = decision_panel(path)
         self.advice.value = advice_panel(path.geometry.advice(path.rule))
+
+    def _write_report(self, path: str, *, advance: Any = None) -> Path:
+        if self.path is None:
+            raise ValueError("nothing is shown: choose sizes that are legal first")
+        return path_page(self.path).write(path, advance=advance)
 
     def _repr_mimebundle_(self, **kwargs: Any) -> dict[str, Any]:
         """The live widget, and its picture for where no kernel or no script runs."""

@@ -65,3 +65,32 @@ def _small(html: str) -> str:
 
 def _box(edge: str) -> str:
     return f"border-left:4px solid {edge};padding:4px 10px;margin:4px 0;line-height:1.4"
+
+
+def marks_panel(theme: str = "light") -> str:
+    """What the marks of a checkpoint chart mean, folded."""
+    c = palette(theme)
+    marks = (
+        ("▬", c.kv_edge, "a bar is a node of the tree: KV of the tokens from its start to its end"),
+        ("●", c.state, "a state that has read exactly the tokens up to here: a request can go on from it"),
+        (
+            "◆",
+            c.misplaced,
+            "a state that has read more or fewer tokens than its node's depth: wrong text for whoever goes on",
+        ),
+        (
+            "○",
+            c.tombstone,
+            "tombstone, its bar hatched: the state was evicted; the KV alone lets nobody go on here",
+        ),
+        ("▭", c.locked, "a thick outline: in use by a running request, so it is not evicted"),
+        ("×", c.refused, "a rule's decision that left no checkpoint; why is written below the chart"),
+        ("▽", c.muted, "a state that was kept for later and has not been given to a node"),
+        ("┄", c.muted, "a dashed frame: changed just now; a dotted line: computed, but not in the tree"),
+    )
+    rows = "".join(
+        f'<tr><td style="color:{colour};padding:0 8px;font-size:1.2em">{sign}</td><td>{escape(text)}</td></tr>'
+        for sign, colour, text in marks
+    )
+    summary = '<summary style="cursor:pointer">What the marks mean</summary>'
+    return f'<details>{summary}<table style="line-height:1.4">{rows}</table></details>'

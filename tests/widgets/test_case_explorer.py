@@ -1,0 +1,98 @@
+"""The case explorer, moved by hand; the outcomes are those that the bundled scripts state."""
+
+import pytest
+
+from depthchart.errors import ScriptError
+from depthchart.widgets import case_explorer
+
+
+@pytest.fixture
+def explorer():
+    return case_explorer()
+
+
+def test_it_opens_on_the_seed_bug_as_recorded(explorer):
+    assert "Sound: every invariant held, as the script expects" in explorer.verdict.value
+    assert "sglang#39115" in explorer.intro.value
+    assert "state of this depth" in bytes(explorer.pane.picture.value).decode()
+
+
+def test_another_rule_breaks_it_and_going_on_misplaces_a_state(explorer):
+    explorer.rule.value = "prefix_relative"
+    assert "PageSharedError at step 3" in explorer.verdict.value
+    explorer.strict.value = False
+    assert "64 too many" in explorer.verdict.value
+    assert "has read 576 (+64)" in bytes(explorer.pane.picture.value).decode()
+    assert "<b>step 3  finish a</b>" in explorer.story.value
+
+
+def test_the_slider_goes_through_the_steps(explorer):
+    explorer.slider.value = 0
+    assert "no nodes" in explorer.pane.head.value
+    assert "<b>" not in explorer.story.value
+    explorer.slider.value = 2
+    assert "step 1" in explorer.pane.head.value
+    assert "<b>step 1  extend a by 64 tokens</b>" in explorer.story.value
+    assert " s ·" not in explorer.pane.head.value  # a script has steps, no time
+
+
+def test_every_bundled_case_shows_something(explorer):
+    for name in explorer.case.options:
+        explorer.case.value = name
+        assert explorer.message.value == ""
+        assert bool(explorer.script.expect) == ("as the script expects" in explorer.verdict.value)
+        assert explorer.strict.value == explorer.script.strict
+
+
+def test_the_catalogue_agrees_with_what_is_shown(explorer):
+    """What the catalogue states of each script case, under each rule, is what the explorer shows."""
+    from depthchart.cases.catalogue import catalogue
+
+    scripts = [case for case in catalogue() if case.kind == "script"]
+    assert {case.id for case in scripts} <= set(explorer.case.options)
+    for case in scripts:
+        explorer.case.value = case.id
+        for rule, expected in case.expect.items():
+            explorer.rule.value = rule
+            assert explorer.message.value == ""
+            assert explorer.script.rule == rule
+            broken = bool(explorer.result["violations"] or explorer.result["error"])
+            assert broken == (expected["outcome"] in ("wrong state", "crash", "leak")), (case.id, rule)
+
+
+def test_a_rule_that_fails_is_told_in_words(explorer, own_rules):
+    from depthchart import rule
+
+    @rule("explodes")
+    def explodes(geometry, prefix, end, branch):
+        raise ZeroDivisionError("by <nought>")
+
+    explorer.rule.options = [*explorer.rule.options, "explodes"]
+    explorer.rule.value = "explodes"
+    shown = explorer.verdict.value + explorer.message.value
+    assert "RuleError" in shown
+    assert "explodes" in shown
+    assert "<nought>" not in shown
+    explorer.rule.value = "absolute"
+    assert "Sound" in explorer.verdict.value
+
+
+def test_the_report(explorer, tmp_path):
+    explorer.rule.value = "prefix_relative"
+    explorer.report.path.value = str(tmp_path / "case.html")
+    explorer.report.start.click()
+    explorer.report.wait(60)
+    text = (tmp_path / "case.html").read_text()
+    for words in (
+        "sglang#39115",
+        "PageSharedError",
+        "depthchart replay sglang-39115-absolute --rule prefix_relative",
+    ):
+        assert words in text
+
+
+def test_what_is_unknown_is_refused():
+    with pytest.raises(ScriptError, match="nearest"):
+        case_explorer("sglang-1")
+    with pytest.raises(ValueError, match="absolut"):
+        case_explorer(rule="absolut")

@@ -1,0 +1,85 @@
+"""Long work in explorers: a thread with a progress bar and a stop button, so that nothing else has to wait."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import ipywidgets as w
+
+from depthchart.widgets.panels import error_panel
+
+__all__ = ["Advance", "Stopped", "WorkBar"]
+
+Advance = Callable[[int, int], object]
+
+
+class Stopped(Exception):
+    """Raised inside work that was asked to stop."""
+
+
+class WorkBar(w.VBox):
+    """A button that starts ``work(advance)``; what it returns is shown as text (HTML), an error in its own words.
+
+    ``work`` calls ``advance(done, total)`` now and then: that moves the bar, and raises ``Stopped`` once stop was pressed.
+    One piece of work runs at a time.
+    """
+
+    def __init__(self, label: str, work: Callable[[Advance], str], *before: Any) -> None:
+        self._work = work
+        self._stop = threading.Event()
+        self._thread: threading.Thread | None = None
+        self.start = w.Button(description=label, button_style="primary", layout=w.Layout(width="auto"))
+        self.stop = w.Button(description="Stop", disabled=True, layout=w.Layout(width="80px"))
+        self.bar = w.IntProgress(min=0, max=1, layout=w.Layout(width="220px", visibility="hidden"))
+        self.count, self.message = w.HTML(), w.HTML()
+        super().__init__([w.HBox([*before, self.start, self.stop, self.bar, self.count]), self.message])
+        self.add_class("depthchart-work")
+        self.start.on_click(lambda button: self.begin())
+        self.stop.on_click(lambda button: self.halt())
+
+    @property
+    def running(self) -> bool:
+        """Whether work is under way."""
+        return self._thread is not None and self._thread.is_alive()
+
+    def begin(self) -> None:
+        """Start the work, unless it runs already."""
+        if self.running:
+            return
+        self._stop.clear()
+        self.start.disabled, self.stop.disabled = True, False
+        self.bar.value, self.bar.layout.visibility = 0, "visible"
+        self.count.value, self.message.value = "working", ""
+        self._thread = threading.Thread(target=self._run, name="depthchart-work", daemon=True)
+        self._thread.start()
+
+    def halt(self) -> None:
+        """Ask the work to stop at its next ``advance``."""
+        if self.running:
+            self.count.value = "stopping"
+            self._stop.set()
+
+    def wait(self, seconds: float | None = None) -> None:
+        """Until the work is done, for at most so long."""
+        if self._thread is not None:
+            self._thread.join(seconds)
+
+    def _run(self) -> None:
+        said, done = "", "done"
+        try:
+            said = self._work(self._advance)
+        except Stopped:
+            done = f"stopped at {self.bar.value:,} of {self.bar.max:,}"
+        except Exception as error:  # an error in a thread would otherwise be seen by nobody
+            said, done = error_panel(error), "failed"
+        self.message.value, self.count.value = said, done
+        self.bar.layout.visibility = "hidden"
+        self.start.disabled, self.stop.disabled = False, True
+
+    def _advance(self, done: int, total: int) -> None:
+        if self._stop.is_set():
+            raise Stopped
+        self.bar.max, self.bar.value = max(1, total), done
+        self.count.value = f"{done:,} of {total:,}"
