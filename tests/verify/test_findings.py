@@ -10,6 +10,7 @@ import pytest
 from depthchart.cases import find_script, replay
 from depthchart.cases.expect import mismatches
 from depthchart.datafiles import data_path
+from depthchart.presets import preset
 from depthchart.verify import Bounds, verify
 
 FILES = sorted(data_path("findings").glob("*.json"))
@@ -58,6 +59,32 @@ def test_the_table_in_small(rule, geometries, cuts, sound):
     report = verify(rule, replace(SMALL, **geometries, cuts=cuts))
     assert report.complete
     assert report.sound == sound
+
+
+@pytest.mark.parametrize(
+    ("name", "geometries", "sound"),
+    [
+        ("sglang", POOL, False),
+        ("sglang", DCP, True),
+        ("sglang-39115", POOL, True),
+        ("sglang-35412", DCP, False),
+        ("sglang-2025-12", DCP, False),
+        ("vllm-align", POOL, True),
+        ("vllm-junction", POOL, True),
+        ("vllm-all", DCP, True),
+        ("vllm-align-before-51113", DCP, False),
+        ("llamacpp@2,1", POOL, True),
+        ("depthchart", POOL, True),
+    ],
+)
+def test_the_table_of_presets_in_small(name, geometries, sound):
+    report = verify(preset(name), replace(SMALL, **geometries, cuts="page"))
+    assert report.complete
+    assert report.sound == sound
+    if not sound:
+        script = report.smallest.scaled(64).script
+        assert script["preset"] == name
+        assert replay(script)["violations"]
 
 
 def test_the_document_names_files_that_exist():

@@ -63,9 +63,7 @@ def _not_found(wanted: PurePath, places: list[Path]) -> str:
     siblings = sorted({entry.name for place in places for entry in _listing((place / wanted).parent)})
     near = get_close_matches(wanted.name, siblings, n=3)
     hint = f"nearest: {', '.join(near)}" if near else f"there is: {', '.join(siblings) or 'nothing'}"
-    return (
-        f"no {wanted.as_posix()!r} in data; looked in {looked}; {hint} ({ENVIRONMENT_VARIABLE} adds a place)"
-    )
+    return f"no {wanted.as_posix()!r} in data; looked in {looked}; {hint} ({ENVIRONMENT_VARIABLE} adds a place)"
 
 
 def _listing(folder: Path) -> list[Path]:

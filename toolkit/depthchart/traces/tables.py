@@ -95,6 +95,4 @@ def _pyarrow(module: str) -> Any:
     try:
         return import_module(module)
     except ImportError as fault:
-        raise ValueError(
-            "a .parquet trace needs pyarrow (the extra 'parquet'); install it or use .csv or .jsonl"
-        ) from fault
+        raise ValueError("a .parquet trace needs pyarrow (the extra 'parquet'); install it or use .csv or .jsonl") from fault
