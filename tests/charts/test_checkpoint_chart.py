@@ -256,7 +256,7 @@ NODE = {"node_id": 1, "start_tokens": 0, "end_tokens": 512}
         (lambda: checkpoint_chart(nodes_frame([NODE]), max_nodes=0), "max_nodes=0: must be at least 1"),
         (
             lambda: checkpoint_chart(nodes_frame([NODE]), theme="sepia"),
-            "theme='sepia': must be one of 'light', 'dark'",
+            "theme='sepia': must be one of light, dark",
         ),
     ],
     ids=["column", "twice", "no-length", "ring", "checkpoint-column", "window", "max-nodes", "theme"],
