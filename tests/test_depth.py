@@ -574,9 +574,9 @@ def test_an_unknown_rule_lists_the_known_ones(name, kind):
     assert ("nearest: 'absolute'" in str(caught.value)) == ("absolut" in str(name))
 
 
-def test_the_registry_is_a_mapping_of_the_seven_rules():
-    assert tuple(RULES) == BUILT_IN
-    assert len(RULES) == 7
+def test_the_registry_is_a_mapping_that_begins_with_the_seven_rules():
+    assert tuple(RULES)[:7] == BUILT_IN  # the engines' own (depthchart.rules) follow once they are imported
+    assert len(RULES) == len(tuple(RULES))
     assert "absolute" in RULES
     assert "absolut" not in RULES
     assert RULES.get("absolut") is None
