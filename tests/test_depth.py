@@ -575,7 +575,7 @@ def test_an_unknown_rule_lists_the_known_ones(name, kind):
 
 
 def test_the_registry_is_a_mapping_that_begins_with_the_seven_rules():
-    assert tuple(RULES)[:7] == BUILT_IN  # the engines' own (depthchart.rules) follow once they are imported
+    assert tuple(RULES)[:7] == BUILT_IN  # rules that a user registers follow
     assert len(RULES) == len(tuple(RULES))
     assert "absolute" in RULES
     assert "absolut" not in RULES
