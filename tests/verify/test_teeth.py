@@ -78,7 +78,7 @@ def test_a_split_that_takes_the_state_along(monkeypatch):
 
 def test_a_step_that_does_not_move(monkeypatch):
     """vllm#34445: the cut leaves nothing, for ever."""
-    monkeypatch.setattr(PrefillBudget, "next_cut", lambda self, prefix, goal: prefix)
+    monkeypatch.setattr(PrefillBudget, "next_cut", lambda self, prefix, goal, branch=None: prefix)
     one = found()
     assert one.fault.kind == "no progress"
 
