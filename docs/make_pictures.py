@@ -24,9 +24,10 @@ def main() -> None:
     for rule, strict in (("prefix_relative", False), ("absolute", True)):
         run = Replay(script.under(rule=rule, strict=strict))
         run.run()
-        chart = checkpoint_chart(
-            frames.nodes(redraw(run.log)), frames.checkpoints(run.log), script.geometry, title=f"rule {rule}"
-        )
+        checkpoints = frames.checkpoints(run.log)
+        window = (0.0, float(checkpoints["end_tokens"].max()) * 1.1)  # one axis for both rules
+        nodes = frames.nodes(redraw(run.log))
+        chart = checkpoint_chart(nodes, checkpoints, script.geometry, title=f"rule {rule}", window=window)
         print(write_whole(HERE / f"seed_bug_{rule}.png", to_png(chart, dpi=150)))
     print(write_whole(HERE / "tree.png", to_png(_tree(), dpi=150)))
 

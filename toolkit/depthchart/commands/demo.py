@@ -165,9 +165,10 @@ def _seed_bug(page: Page) -> None:
 def _script_chart(script: Script) -> Any:
     replayed = Replay(script)
     replayed.run()
-    nodes = frames.nodes(redraw(replayed.log))
+    nodes, checkpoints = frames.nodes(redraw(replayed.log)), frames.checkpoints(replayed.log)
+    computed = float(checkpoints["end_tokens"].max())  # one axis for both rules
     title = f"{script.source}: rule {script.rule}"
-    return checkpoint_chart(nodes, frames.checkpoints(replayed.log), script.geometry, title=title)
+    return checkpoint_chart(nodes, checkpoints, script.geometry, title=title, window=(0.0, computed * 1.1))
 
 
 def _geometry(page: Page) -> None:
