@@ -147,6 +147,32 @@ def test_cancel_gives_back_the_slots_of_further_snapshots():
     b.check()
 
 
+WAYS_ON = [
+    # id, what becomes of the plan
+    ("booked", lambda life, s, plan: life.commit_extend(plan)),
+    ("cancelled", lambda life, s, plan: life.cancel_extend(plan)),
+    ("aborted, then cancelled", lambda life, s, plan: (life.abort(s), life.cancel_extend(plan))),
+    ("finished, then cancelled", lambda life, s, plan: (life.finish(s), life.cancel_extend(plan))),
+    ("retracted", lambda life, s, plan: life.retract(s)),
+]
+
+
+@pytest.mark.parametrize("row", WAYS_ON, ids=[row[0] for row in WAYS_ON])
+def test_further_snapshots_are_accounted_for_while_they_are_only_planned(row):
+    b = Bench("page_exact")
+    b.run("a", b.text((DOC, 600), (7, 500)))
+    s = b.begin("b", b.text((DOC, 600), (8, 1000)))
+    plan = b.life.plan_extend(s, 1600)
+    assert [(x.wanted, x.track is None) for x in plan.snapshots] == [(512, True), (1536, False)]
+    b.check()
+    row[1](b.life, s, plan)
+    b.check()
+    if s.request in b.life.active:
+        b.life.abort(s)
+        b.check()
+    assert b.memory.free_state_slots == 16 - len([d for d in b.states().values() if d is not None])
+
+
 def test_two_depths_in_one_extend_are_both_filed():
     b = Bench("page_exact")
     b.run("a", b.text((DOC, 600), (7, 500)))  # state at 1024

@@ -164,12 +164,16 @@ class Lifecycle:
             )
         )
         for snapshot in plan.snapshots:
+            if snapshot.track is None:
+                sequence.planned.remove(snapshot.slot)
             self._track(sequence, snapshot, "prefill", plan.prefix, plan.end)
 
     def cancel_extend(self, plan: Extend) -> None:
-        """Give back what a plan took beyond the request's own row and slots (it was not run)."""
+        """Give back what a plan took beyond the request's own row and slots (it was not run). Nothing is left to give
+        back where the request itself has gone since."""
         for snapshot in plan.snapshots:
-            if snapshot.track is None:
+            if snapshot.slot in plan.sequence.planned:
+                plan.sequence.planned.remove(snapshot.slot)
                 self.memory.states.free(snapshot.slot)
 
     def checkpoint(self, sequence: Sequence) -> None:
@@ -275,6 +279,7 @@ class Lifecycle:
                 snapshots.append(Snapshot(sequence.tracks[track], wanted, stored, track))
             elif (slot := self.memory.take_slot()) is not None:
                 snapshots.append(Snapshot(slot, wanted, stored, None))
+                sequence.planned.append(slot)
         return tuple(snapshots)
 
     def _make_way(self, sequence: Sequence, snapshots: tuple[Snapshot, ...]) -> None:
@@ -309,6 +314,6 @@ class Lifecycle:
         self.copies = [copy for copy in self.copies if copy.target != sequence.working]
         if sequence.lock is not None:
             self.memory.tree.unlock(sequence.lock)
-        sequence.tracked, sequence.tracks, sequence.row = [], [], []
+        sequence.tracked, sequence.tracks, sequence.planned, sequence.row = [], [], [], []
         sequence.working = sequence.lock = None
         del self.active[sequence.request]
