@@ -117,6 +117,14 @@ def test_begin_refuses_a_running_name_and_an_empty_text():
     b.refuses(ValueError, lambda: b.begin("b", b.doc(0)), "at least one token")
 
 
+@pytest.mark.parametrize(("prompt", "nearest"), [(0, 1), (-5, 1), (601, 600)])
+def test_begin_refuses_a_prompt_that_is_no_part_of_the_text(prompt, nearest):
+    b = Bench()
+    words = rf"prompt_tokens={prompt}: must lie in \[1, 600\].*nearest legal: {nearest}"
+    b.refuses(ValueError, lambda: b.life.begin("a", b.doc(600), prompt), words)
+    assert b.life.begin("a", b.doc(600), 600).prompt_tokens == 600
+
+
 # --- decode --------------------------------------------------------------------------------------------------
 
 

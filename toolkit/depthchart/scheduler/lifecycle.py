@@ -108,10 +108,15 @@ class Lifecycle:
             raise ValueError(f"request={request!r}: is running already; finish or abort it first")
         if len(text) < 1:
             raise ValueError(f"request={request!r}: the prompt must have at least one token")
+        prompt = len(text) if prompt_tokens is None else prompt_tokens
+        if not 1 <= prompt <= len(text):
+            raise ValueError(
+                f"prompt_tokens={prompt}: must lie in [1, {len(text)}], the text of request {request!r}; "
+                f"nearest legal: {min(max(prompt, 1), len(text))}"
+            )
         tree = self.memory.tree
         match = tree.match(text.ids(len(text) - 1))
         tree.lock(match.node)
-        prompt = len(text) if prompt_tokens is None else prompt_tokens
         sequence = Sequence(request, text, prompt, priority, lock=match.node, branch=match.branch)
         if match.tokens:
             sequence.working = self.memory.take_slot()
