@@ -10,6 +10,7 @@ import pandas as pd
 import pytest
 
 from depthchart import sweep as room
+from depthchart import sweep_store as store
 from depthchart.charts.parallel import parallel
 from depthchart.charts.sweeps import heat_map, pareto, pareto_front
 from depthchart.cli import main
@@ -159,15 +160,48 @@ def test_an_interrupted_sweep_goes_on(tmp_path, monkeypatch):
     monkeypatch.setattr(room, "run_job", stop)
     with pytest.raises(KeyboardInterrupt):
         run(out=tmp_path)
-    kept = list(tmp_path.glob("results/*.json"))
-    assert len(kept) == 3
+    assert len(list(tmp_path.glob("results/*"))) == 3
     assert not (tmp_path / "results.csv").exists()
-    assert all(set(json.loads(path.read_text())) == {"config", "result", "provenance"} for path in kept)
     monkeypatch.undo()
     resumed = run(out=tmp_path)
     assert resumed.computed == 5
     same(resumed.frame, run().frame)
     assert not [path for path in tmp_path.rglob("*") if path.name.startswith(".")]
+
+
+def test_the_store_is_one_parquet_table(tmp_path):
+    pytest.importorskip("pyarrow")
+    frame = run(out=tmp_path).frame
+    stored = pd.read_parquet(tmp_path / "results")
+    assert stored["key"].is_unique
+    assert sorted(stored["reused_tokens"]) == sorted(frame["reused_tokens"])
+    assert {tuple(json.loads(config).items()) for config in stored["config"]} == {
+        tuple(row.items()) for row in frame[list(GRID)].astype(object).to_dict("records")
+    }
+
+
+def test_without_pyarrow_the_store_is_json_and_both_are_read(tmp_path, monkeypatch):
+    pytest.importorskip("pyarrow")
+    run(out=tmp_path, state_slots=8)
+    with monkeypatch.context() as patch:
+        patch.setattr(store, "find_spec", lambda name: None)
+        assert run(out=tmp_path / "plain", state_slots=24).computed == 4
+        with pytest.raises(ValueError, match=r"needs pyarrow: pip install 'depthchart\[parquet\]'"):
+            run(out=tmp_path, state_slots=8)
+    for path in (tmp_path / "plain/results").iterdir():
+        assert set(json.loads(path.read_text())) == {"config", "result", "provenance"}
+        path.rename(tmp_path / "results" / path.name)
+    assert run(out=tmp_path).computed == 0
+
+
+@pytest.mark.parametrize("kind", ["parquet", "json"])
+def test_a_damaged_result_is_named(tmp_path, kind):
+    run(out=tmp_path, state_slots=8)
+    for path in list((tmp_path / "results").iterdir()):
+        path.unlink()
+        path.with_suffix(f".{kind}").write_text("no result")
+    with pytest.raises(ValueError, match=r"results/.*is no result of a sweep .* delete it"):
+        run(out=tmp_path, state_slots=8)
 
 
 def test_a_sample_is_part_of_the_grid_and_repeats():
