@@ -25,6 +25,7 @@ from depthchart.simulate import simulate
 from depthchart.sweep import Inline, sweep
 from depthchart.sweep_task import run_job
 from depthchart.traces import load_trace
+from depthchart.traces.overlap import reusable, seen_prefixes
 
 TRACE = load_trace("agentic", limit=40)
 GRID = {
@@ -93,6 +94,25 @@ def test_a_dask_cluster_gives_the_same():
         distributed.Client(cluster) as client,
     ):
         same(run(executor=client.get_executor()).frame, run().frame)
+
+
+def test_every_cell_tells_what_was_possible():
+    """One at a time, in the order of the trace: what describe calls the ideal reuse, whatever the pools."""
+    frame = run(page_size=[64, 128]).frame
+    seen = list(seen_prefixes(TRACE))
+    for page in (64, 128):
+        possible = sum(reusable(s, r.prompt_tokens, page) for s, r in zip(seen, TRACE, strict=True))
+        assert set(frame.loc[frame["page_size"] == page, "possible_tokens"]) == {possible}
+    assert set(frame["seen_tokens"]) == {sum(seen)}
+    assert (frame["kv_hit_tokens"] <= frame["possible_tokens"]).all()
+    timed = run(preset="sglang", kv_tokens=1 << 16, state_slots=24, timed=True).frame.iloc[0]
+    assert timed["kv_hit_tokens"] <= timed["possible_tokens"] <= timed["seen_tokens"]
+
+
+def test_requests_that_never_fit_leave_nothing_to_find():
+    large = max(r.prompt_tokens + r.output_tokens for r in TRACE)
+    frame = run(kv_tokens=[large // 64 * 64 - 64, 1 << 16], preset="sglang", state_slots=24).frame
+    assert frame["seen_tokens"].iloc[0] < frame["seen_tokens"].iloc[1]
 
 
 def test_a_named_device_times_the_cells():

@@ -38,7 +38,8 @@ class Fault(NamedTuple):
 class Run:
     """What a simulation leaves behind. ``settings`` and ``geometry`` repeat it; ``violations`` are faults that
     the books show at the end (empty for a sound run); ``fault`` is where a strict run stopped; ``source`` and
-    ``notes`` are the trace's own (lines left out, …)."""
+    ``notes`` are the trace's own (lines left out, …); ``seen`` tells, where it is known, how many leading tokens of a
+    request's prompt an earlier one had computed."""
 
     geometry: Geometry
     settings: Mapping[str, Any]
@@ -50,13 +51,21 @@ class Run:
     fault: Fault | None = None
     violations: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+    seen: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def requests(self) -> pd.DataFrame:
-        """One row per request (columns.REQUESTS): times, prompt, H, C and lost tokens, status."""
+        """One row per request (columns.REQUESTS): times, prompt, H, C, lost and possible tokens, status."""
         from depthchart import frames
 
-        return frames.requests(self.log)
+        return frames.requests(self.log, self.seen, self.geometry.tree_page)
+
+    @property
+    def hits(self) -> pd.DataFrame:
+        """Histogram of KV hit H, reuse C and the gap H - C over the admitted requests (columns.HITS)."""
+        from depthchart import frames
+
+        return frames.hits(self.requests, self.geometry.tree_page)
 
     @property
     def steps(self) -> pd.DataFrame:
@@ -99,7 +108,8 @@ class Run:
         table = self.requests
         done = table[table["status"] == "finished"]
         met = table[table["reused_tokens"].notna()]  # reuse is a share of what was admitted
-        prompt, reused, lost = (int(met[f"{name}_tokens"].sum()) for name in ("prompt", "reused", "lost"))
+        names = ("prompt", "kv_hit", "reused", "lost", "possible", "seen")
+        prompt, hit, reused, lost, possible, seen = (int(met[f"{name}_tokens"].sum()) for name in names)
         ttft = (done["first_token_s"] - done["arrival_s"]).dropna()
         return {
             "rule": self.settings["rule"],
@@ -107,8 +117,11 @@ class Run:
             "finished": len(done),
             "rejected": int((table["status"] == "rejected").sum()),
             "prompt_tokens": prompt,
+            "kv_hit_tokens": hit,
             "reused_tokens": reused,
             "lost_tokens": lost,
+            "possible_tokens": possible if self.seen else None,
+            "seen_tokens": seen if self.seen else None,
             "reuse": reused / prompt if prompt else 0.0,
             "retractions": int(table["retractions"].sum()),
             "steps": len(self.records),
@@ -132,6 +145,7 @@ class Run:
             "fault": self.fault,
             "violations": self.violations,
             "notes": self.notes,
+            "seen": dict(self.seen),
             "records": self.records,
         }
         write_recording(Path(folder) / RECORDING, head, self.log)
@@ -160,6 +174,7 @@ class Run:
                 None if head["fault"] is None else Fault(*head["fault"]),
                 head["violations"],
                 head["notes"],
+                head.get("seen", {}),
             )
         except (KeyError, TypeError) as fault:
             raise ValueError(f"{path}: its first line is no head of a run: {fault}") from None

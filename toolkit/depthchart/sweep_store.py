@@ -23,7 +23,7 @@ from depthchart.traces.trace import Trace
 
 __all__ = ["WHOLE", "Store"]
 
-FORMAT = 1  # part of every key: raise it when a result's meaning changes
+FORMAT = 2  # part of every key: raise it when a result's meaning changes
 WHOLE = tuple(
     name
     for name in SWEEP

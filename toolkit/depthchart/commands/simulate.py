@@ -50,7 +50,7 @@ def run(args: argparse.Namespace) -> int:
         print(json.dumps(_facts(result), indent=2))
     else:
         rows = [("what", "value"), *((name, _shown(value)) for name, value in summary.items())]
-        print(f"{result!r}\n\n{table_text(rows)}\n\n{result.assumptions}")
+        print(f"{result!r}\n\n{table_text(rows)}\n\n{_hits(result)}\n\n{result.assumptions}")
     return int(bool(summary["violations"] or result.violations))
 
 
@@ -58,6 +58,16 @@ def _shown(value: object) -> str:
     if isinstance(value, float):
         return f"{value:.4f}"
     return f"{value:,}" if isinstance(value, int) else str("none" if value is None else value)
+
+
+def _hits(result: Run) -> str:
+    """The histogram of H, C and the gap between them, as text."""
+    head = ("requests with so many tokens", "KV hit H", "reused C", "gap H - C")
+    rows = [
+        ("none" if not start else f"{start:,} to {stop - 1:,}", *counts)
+        for start, stop, *counts in result.hits.itertuples(index=False)
+    ]
+    return table_text([head, *rows], numeric=(1, 2, 3))
 
 
 def _facts(result: Run) -> dict[str, Any]:
@@ -70,13 +80,14 @@ def _facts(result: Run) -> dict[str, Any]:
         "assumptions": result.assumptions,
         "provenance": dict(result.provenance),
         "summary": result.summary(),
+        "hits": result.hits.to_dict("records"),
     }
 
 
 def _write(result: Any, folder: Path) -> None:
     from depthchart.files import whole_file, write_text
 
-    frames = {name: getattr(result, name) for name in ("requests", "steps", "events", "checkpoints")}
+    frames = {name: getattr(result, name) for name in ("requests", "hits", "steps", "events", "checkpoints")}
     for name, frame in {**frames, "nodes": result.nodes()}.items():
         with whole_file(folder / f"{name}.csv") as draft:
             frame.to_csv(draft, index=False)
