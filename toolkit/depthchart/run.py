@@ -8,6 +8,7 @@ from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from depthchart.counters import counters
 from depthchart.display import table_html
 from depthchart.events import EventLog, Violation
 from depthchart.geometry import Geometry
@@ -130,6 +131,10 @@ class Run:
             "violations": sum(isinstance(entry.event, Violation) for entry in self.log),
             "fault": None if self.fault is None else f"{self.fault.kind}: {self.fault.message}",
         }
+
+    def counters(self) -> dict[str, int]:
+        """Checkpoints kept and not kept, evictions by reason, and what the tree holds at the end."""
+        return counters(self.log)
 
     def save(self, folder: str | Path) -> Path:
         """Write the whole run to ``folder`` (made where it is missing) as one file; returns the folder.

@@ -50,7 +50,11 @@ def run(args: argparse.Namespace) -> int:
         print(json.dumps(_facts(result), indent=2))
     else:
         rows = [("what", "value"), *((name, _shown(value)) for name, value in summary.items())]
-        print(f"{result!r}\n\n{table_text(rows)}\n\n{_hits(result)}\n\n{result.assumptions}")
+        counts = table_text(
+            [("count", "number"), *((k, f"{v:,}") for k, v in result.counters().items())], numeric=(1,)
+        )
+        parts = (repr(result), _resolved(result), table_text(rows), _hits(result), counts, result.assumptions)
+        print("\n\n".join(parts))
     return int(bool(summary["violations"] or result.violations))
 
 
@@ -58,6 +62,14 @@ def _shown(value: object) -> str:
     if isinstance(value, float):
         return f"{value:.4f}"
     return f"{value:,}" if isinstance(value, int) else str("none" if value is None else value)
+
+
+def _resolved(result: Run) -> str:
+    """Geometry and policies as they were used, defaults and all."""
+    grids = ("tree_page", "cache_chunk", "checkpoint_grid", "track_grid")
+    given = {**asdict(result.geometry), **{name: getattr(result.geometry, name) for name in grids}}
+    settings = {k: v for k, v in result.settings.items() if k not in ("trace", "requests", "rule")}
+    return "\n".join(", ".join(f"{k}={v}" for k, v in facts.items()) for facts in (given, settings))
 
 
 def _hits(result: Run) -> str:
@@ -80,6 +92,7 @@ def _facts(result: Run) -> dict[str, Any]:
         "assumptions": result.assumptions,
         "provenance": dict(result.provenance),
         "summary": result.summary(),
+        "counters": result.counters(),
         "hits": result.hits.to_dict("records"),
     }
 
