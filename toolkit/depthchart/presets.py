@@ -235,7 +235,7 @@ _OTHERS: Final = (
     llamacpp(),
     Preset(
         "depthchart",
-        "exact depths: last page, branch, some on the way; states and KV go by the work that they are expected to save",
+        "exact depths: last page, branch, some on the way; states and KV go by the tokens that they are expected to save",
         "this project",
         _spaced,
         {"eviction": "gain", "state_eviction": "gain"},
