@@ -343,3 +343,8 @@ def test_verb_says_what_is_wrong(tmp_path, capsys):
     ):
         assert main(["sweep", *words]) == 2
         assert says in capsys.readouterr().err
+
+
+def test_verb_where_nothing_is_legal(capsys):
+    assert main(["sweep", "--limit", "5", "--grid", "page_size=64", "--grid", "preset=sglang"]) == 1
+    assert "kv_tokens: is missing" in capsys.readouterr().out

@@ -40,12 +40,11 @@ examples:
   depthchart sweep grid.toml --out sweep/
   depthchart sweep --grid page_size=64 --grid preset=sglang,depthchart --grid kv_tokens=65536,131072 \\
       --grid state_slots=24,48 --out sweep/
-
   depthchart sweep grid.toml --search optuna --trials 30 --objectives reuse,memory --out sweep/
 
 writes results.csv (with pyarrow also .parquet), skipped.csv, trials.csv of a search, sweep.json, figures, and one file a
 result under results/, from which a stopped sweep goes on
-exit code: 0 done, 1 some configuration failed, 2 the call is wrong, 130 stopped (what is done is kept)"""
+exit code: 0 done, 1 some configuration failed or none is legal, 2 the call is wrong, 130 stopped (what is done is kept)"""
 
 
 def add_parser(subparsers: Any) -> None:
@@ -86,7 +85,7 @@ def add_parser(subparsers: Any) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Sweep and print; 1 where a configuration failed."""
+    """Sweep and print; 1 where a configuration failed, or none is legal."""
     from depthchart.sweep import sweep
     from depthchart.traces import load_trace
 
@@ -109,7 +108,7 @@ def run(args: argparse.Namespace) -> int:
     if args.out:
         _draw(made, list(grid), Path(args.out), f"{trace.name} ({trace.source})")
         print(f"wrote {args.out}", file=sys.stderr)
-    return int((made.frame["status"] != "ok").any())
+    return int(made.frame.empty or (made.frame["status"] != "ok").any())
 
 
 def _read(args: argparse.Namespace) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -195,7 +194,8 @@ def _show(made: Sweep) -> None:
         shown += ["ttft_mean_s", "prompt_tokens_per_s"]
     ordered = frame.sort_values("reuse", ascending=False, kind="stable")
     rows = [tuple(_text(value) for value in row) for row in ordered[shown].itertuples(index=False)]
-    print(table_text([tuple(shown), *rows[:40]], numeric=range(len(settings), len(shown))))
+    if rows:
+        print(table_text([tuple(shown), *rows[:40]], numeric=range(len(settings), len(shown))))
     if made.trials is not None:
         _show_search(made, settings)
     print(f"\n{len(frame)} configurations, {made.computed} run now, {len(made.skipped)} skipped as illegal")
