@@ -264,6 +264,19 @@ def test_no_order_of_admission_reuses_more_than_is_possible(policy):
     assert (table["kv_hit_tokens"] <= table["possible_tokens"]).all()
 
 
+def test_times_of_one_request_by_hand():
+    """A second a step: 40 prompt tokens in 16 a step take three, of which the last gives the first token; five more tokens
+    take five."""
+    run = simulate(trace(request(1, 40, output=6)), SMALL, kv_tokens=64, state_slots=8, cost=ONE_SECOND)
+    told = run.summary()
+    assert (told["ttft_mean_s"], told["tpot_mean_s"], told["simulated_s"]) == (3.0, 1.0, 8.0)
+    assert (told["prompt_tokens_per_s"], told["output_tokens_per_s"]) == (40 / 8, 6 / 8)
+    alone = simulate(
+        trace(request(1, 40, output=1)), SMALL, kv_tokens=64, state_slots=8, cost=ONE_SECOND
+    ).summary()
+    assert alone["tpot_mean_s"] is None
+
+
 def test_the_histogram_of_hits_by_hand():
     """Page 64: bins 0, below a page, then 64, 128, 256, ...; the request that was never admitted counts nowhere."""
     table = pd.DataFrame(

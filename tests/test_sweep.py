@@ -72,6 +72,7 @@ def test_a_timed_cell_is_what_the_simulator_gives():
     ).summary()
     assert cell["reused_tokens"] == alone["reused_tokens"]
     assert cell["ttft_mean_s"] == pytest.approx(alone["ttft_mean_s"])
+    assert cell["tpot_mean_s"] == pytest.approx(alone["tpot_mean_s"])
     assert cell["simulated_s"] == pytest.approx(alone["simulated_s"])
 
 
@@ -125,6 +126,14 @@ def test_a_named_device_times_the_cells():
         alone = simulate(TRACE, Geometry(64), **settings, cost=cost).summary()
         assert frame["ttft_mean_s"].iloc[at] == pytest.approx(alone["ttft_mean_s"])
     assert frame["ttft_mean_s"].iloc[0] < frame["ttft_mean_s"].iloc[1]
+
+
+def test_times_say_what_they_rest_on():
+    few = {"preset": "sglang", "kv_tokens": 1 << 16, "state_slots": 24}
+    made = run(**few, model="qwen3.5-9b", hardware=["h100", "a100", None], timed=True)
+    assert len(made.assumptions) == 3
+    assert any("linear time model" in words for words in made.assumptions)
+    assert run(**few).assumptions == ()
 
 
 def test_a_device_without_a_model_is_a_reason():

@@ -97,8 +97,9 @@ SWEEP: Final = (
     "wrong_requests",  # took over a state of another text
     "violations",
     "memory_bytes",  # of both pools; <NA> without a model
-    "ttft_mean_s",  # these four only of timed runs
+    "ttft_mean_s",  # these five only of timed runs
     "ttft_p95_s",
+    "tpot_mean_s",  # per output token after the first
     "simulated_s",
     "prompt_tokens_per_s",
 )

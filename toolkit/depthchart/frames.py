@@ -27,7 +27,16 @@ from depthchart.events import (
 from depthchart.redraw import TreeView
 from depthchart.scheduler.loop import StepRecord
 
-__all__ = ["checkpoints", "events", "hits", "nodes", "requests", "steps", "wrong_reuse"]
+__all__ = [
+    "checkpoints",
+    "events",
+    "hits",
+    "nodes",
+    "requests",
+    "steps",
+    "times_per_output_token",
+    "wrong_reuse",
+]
 
 Pending: TypeAlias = dict[str, list[dict[str, Any]]]
 
@@ -77,6 +86,14 @@ def hits(table: pd.DataFrame, page: int) -> pd.DataFrame:
     }
     frame = pd.DataFrame({"from_tokens": edges[:-1], "to_tokens": edges[1:], **columns}, columns=list(HITS))
     return frame.astype("int64")
+
+
+def times_per_output_token(table: pd.DataFrame) -> pd.Series[float]:
+    """TPOT: seconds from the first output token to the end, over the tokens after the first, of each finished request
+    that had any."""
+    several = table[(table["status"] == "finished") & (table["output_tokens"] > 1)]
+    spent = several["finished_s"] - several["first_token_s"]
+    return (spent / (several["output_tokens"] - 1).astype("float64")).astype("float64")
 
 
 def steps(records: Sequence[StepRecord]) -> pd.DataFrame:

@@ -106,12 +106,16 @@ class Run:
 
     def summary(self) -> dict[str, Any]:
         """The run in a few numbers: counts, tokens, times in seconds."""
+        from depthchart.frames import times_per_output_token
+
         table = self.requests
         done = table[table["status"] == "finished"]
         met = table[table["reused_tokens"].notna()]  # reuse is a share of what was admitted
         names = ("prompt", "kv_hit", "reused", "lost", "possible", "seen")
         prompt, hit, reused, lost, possible, seen = (int(met[f"{name}_tokens"].sum()) for name in names)
         ttft = (done["first_token_s"] - done["arrival_s"]).dropna()
+        tpot = times_per_output_token(done)
+        served = int(done["prompt_tokens"].sum()), int(done["output_tokens"].sum())
         return {
             "rule": self.settings["rule"],
             "requests": len(table),
@@ -128,6 +132,9 @@ class Run:
             "steps": len(self.records),
             "simulated_s": self.end_s,
             "ttft_mean_s": float(ttft.mean()) if len(ttft) else None,
+            "tpot_mean_s": float(tpot.mean()) if len(tpot) else None,
+            "prompt_tokens_per_s": served[0] / self.end_s if self.end_s else None,
+            "output_tokens_per_s": served[1] / self.end_s if self.end_s else None,
             "violations": sum(isinstance(entry.event, Violation) for entry in self.log),
             "fault": None if self.fault is None else f"{self.fault.kind}: {self.fault.message}",
         }

@@ -26,7 +26,7 @@ from depthchart.files import whole_file, write_text
 from depthchart.provenance import provenance
 from depthchart.sweep_search import OBJECTIVES, Search, Trial, pick, search_grid
 from depthchart.sweep_store import WHOLE, Store
-from depthchart.sweep_task import AXES, Config, Job, check, run_job
+from depthchart.sweep_task import AXES, Config, Job, assumptions, check, run_job
 from depthchart.traces.trace import Trace
 
 if TYPE_CHECKING:
@@ -39,7 +39,8 @@ __all__ = ["AXES", "Inline", "Search", "Sweep", "sweep"]
 class Sweep:
     """``frame``: one row per configuration, its settings and then ``columns.SWEEP``; ``skipped``: illegal
     combinations with their ``reason``; ``computed`` were run now, the others read from ``folder``. Of a search, ``trials``
-    has one row for each combination asked for, in order, and ``objectives`` is what was looked for."""
+    has one row for each combination asked for, in order, and ``objectives`` is what was looked for. ``assumptions``
+    are those that the times of timed runs rest on, each once."""
 
     frame: pd.DataFrame
     skipped: pd.DataFrame
@@ -48,6 +49,7 @@ class Sweep:
     provenance: Mapping[str, str]
     trials: pd.DataFrame | None = None
     objectives: tuple[str, ...] = ("reuse",)
+    assumptions: tuple[str, ...] = ()
 
     @property
     def best(self) -> pd.DataFrame:
@@ -121,6 +123,7 @@ def sweep(
     made = Sweep(
         _frame(bench.rows), _skipped_frame(bench.skipped), bench.computed, folder, provenance(),
         None if trials is None else _trials_frame(trials, objectives), objectives,
+        tuple(dict.fromkeys(assumptions(config) for config, _ in bench.rows)) if timed else (),
     )  # fmt: skip
     if folder is not None:
         _write_tables(made, trace, grid, folder, timed)
@@ -315,6 +318,7 @@ def _write_tables(made: Sweep, trace: Trace, grid: Mapping[str, Any], folder: Pa
         },
         "grid": {name: list(v) if isinstance(v, (list, tuple, range)) else v for name, v in grid.items()},
         "timed": timed,
+        "assumptions": list(made.assumptions),
         **({} if made.trials is None else {"objectives": list(made.objectives), "trials": len(made.trials)}),
         "provenance": dict(made.provenance),
     }

@@ -31,12 +31,13 @@ OBJECTIVES: Mapping[str, Literal["maximize", "minimize"]] = {
     "wrong_requests": "minimize",
     "ttft_mean_s": "minimize",
     "ttft_p95_s": "minimize",
+    "tpot_mean_s": "minimize",
     "memory_bytes": "minimize",
 }
 """Columns that a search may have as its aim, and which way is better."""
-SHORT = {"ttft": "ttft_mean_s", "memory": "memory_bytes"}
+SHORT = {"ttft": "ttft_mean_s", "tpot": "tpot_mean_s", "memory": "memory_bytes"}
 MOST_ASKS = 20
-TIMED = ("prompt_tokens_per_s", "ttft_mean_s", "ttft_p95_s")
+TIMED = ("prompt_tokens_per_s", "ttft_mean_s", "ttft_p95_s", "tpot_mean_s")
 
 Outcome = Mapping[str, Any] | str
 """A row of results, or why the combination is illegal."""
@@ -46,7 +47,8 @@ Outcome = Mapping[str, Any] | str
 class Search:
     """A search driven by Optuna (its TPE sampler): ``trials`` combinations, legal and different.
 
-    ``objectives`` are names of ``OBJECTIVES`` ("ttft" and "memory" stand for ``ttft_mean_s`` and ``memory_bytes``);
+    ``objectives`` are names of ``OBJECTIVES`` ("ttft", "tpot" and "memory" stand for ``ttft_mean_s``,
+    ``tpot_mean_s`` and ``memory_bytes``);
     of several, the front of best compromises is looked for. ``batch`` combinations are asked for at once: as many as there
     are workers, or more, keep these busy; another number is another search. Raises ValueError for an unknown
     objective or a number below 1.

@@ -10,7 +10,7 @@ from depthchart.cache.eviction import ORDERS
 from depthchart.cache.states import MATCHINGS, REFRESHES, STATE_POLICIES
 from depthchart.capacity import STATE_SHARE
 from depthchart.columns import SWEEP
-from depthchart.cost import CostModel
+from depthchart.cost import CostModel, LinearCost
 from depthchart.depth import RULES
 from depthchart.errors import DepthchartError, one_of
 from depthchart.geometry import Geometry
@@ -26,7 +26,7 @@ from depthchart.tokens import PrefixIndex
 from depthchart.traces.overlap import reusable, seen_prefixes
 from depthchart.traces.trace import Trace
 
-__all__ = ["AXES", "Config", "Job", "check", "run_job", "settings_of"]
+__all__ = ["AXES", "Config", "Job", "assumptions", "check", "run_job", "settings_of"]
 
 Config: TypeAlias = dict[str, Any]
 
@@ -108,6 +108,11 @@ def settings_of(config: Config) -> tuple[Geometry, dict[str, Any]]:
     return geometry, settings
 
 
+def assumptions(config: Config) -> str:
+    """What the times of a timed run rest on."""
+    return (_cost(config) or LinearCost()).assumptions
+
+
 def _pools(config: Config) -> tuple[int, int]:
     if "pool_bytes" not in config:
         missing = [name for name in ("kv_tokens", "state_slots") if name not in config]
@@ -166,13 +171,14 @@ def _served(
 def _timed(
     trace: Trace, geometry: Geometry, settings: dict[str, Any], config: Config, index: PrefixIndex
 ) -> dict[str, Any]:
-    from depthchart.frames import wrong_reuse
+    from depthchart.frames import times_per_output_token, wrong_reuse
 
     more = {name: config[name] for name in TIMED_AXES if name in config}
     run = simulate(trace, geometry, **settings, **more, cost=_cost(config), strict=False, index=index)
     table, wrong = run.requests, wrong_reuse(run.log)
     met = table["reused_tokens"].notna()
     waits = (table["first_token_s"] - table["arrival_s"]).dropna()
+    tpot = times_per_output_token(table)
     prompt, reused = (
         int(table["prompt_tokens"].sum()),
         int(table["reused_tokens"].sum() - wrong["reused_tokens"].sum()),
@@ -189,6 +195,7 @@ def _timed(
         "violations": run.summary()["violations"],
         "ttft_mean_s": float(waits.mean()) if len(waits) else None,
         "ttft_p95_s": float(waits.quantile(0.95)) if len(waits) else None,
+        "tpot_mean_s": float(tpot.mean()) if len(tpot) else None,
         "simulated_s": run.end_s,
         "prompt_tokens_per_s": prompt / run.end_s if run.end_s else None,
     }

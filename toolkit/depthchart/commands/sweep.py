@@ -191,7 +191,7 @@ def _show(made: Sweep) -> None:
     settings = [name for name in frame.columns if name in AXES and frame[name].nunique(dropna=False) > 1]
     shown = [*settings, "reuse", "reused_tokens", "lost_tokens", "wrong_requests"]
     if frame["ttft_mean_s"].notna().any():
-        shown += ["ttft_mean_s", "prompt_tokens_per_s"]
+        shown += ["ttft_mean_s", "tpot_mean_s", "prompt_tokens_per_s"]
     ordered = frame.sort_values("reuse", ascending=False, kind="stable")
     rows = [tuple(_text(value) for value in row) for row in ordered[shown].itertuples(index=False)]
     if rows:
@@ -199,6 +199,8 @@ def _show(made: Sweep) -> None:
     if made.trials is not None:
         _show_search(made, settings)
     print(f"\n{len(frame)} configurations, {made.computed} run now, {len(made.skipped)} skipped as illegal")
+    for words in made.assumptions:
+        print(f"times: {words}")
     for reason, count in made.skipped["reason"].value_counts().items():
         print(f"  {count} x {reason}")
     for reason, count in frame.loc[frame["status"] != "ok", "reason"].value_counts().items():
