@@ -191,7 +191,7 @@ def test_verb(tmp_path, capsys):
     config = tmp_path / "search.toml"
     config.write_text(
         'trace = "agentic"\nlimit = 30\nworkers = 1\n[grid]\npage_size = [16, 64]\npreset = ["sglang", "depthchart"]\n'
-        "kv_tokens = {low = 16384, high = 65536, step = 16384}\nstate_slots = [3, 24]\n"
+        "kv_tokens = {low = 16384, high = 65536, step = 16384}\nstate_slots = [8, 24]\n"
         '[search]\nkind = "optuna"\ntrials = 5\nobjectives = ["reuse"]\n'
     )
     out = tmp_path / "out"
@@ -209,11 +209,7 @@ def test_verb(tmp_path, capsys):
         config.read_text().replace('kind = "optuna"', 'kind = "random"').replace("objectives", "#")
     )
     assert main(["sweep", str(config), "--trials", "4"]) == 0
-    words = capsys.readouterr().out
-    assert (
-        sum(map(int, (words.split(" configurations")[0].split()[-1], words.split(" skipped")[0].split()[-1])))
-        == 4
-    )
+    assert "4 configurations, 4 run now" in capsys.readouterr().out
 
 
 def test_verb_says_what_is_wrong(tmp_path, capsys):
