@@ -96,7 +96,8 @@ def test_rules_with_a_setting_keep_both_premises(case, spacing, pages, budget):
     geometry = replace(geometry, chunked_prefill_size=budget)
     assert broken_premise(every_n(spacing), geometry, prefix, end, branch) is None
     on_page = None if pages is None else pages * geometry.tree_page
-    assert broken_premise(spaced(spacing), geometry, prefix, end, on_page) is None
+    for head in (0, 2048):
+        assert broken_premise(spaced(spacing, head), geometry, prefix, end, on_page) is None
 
 
 @pytest.mark.parametrize("name", PRESETS)

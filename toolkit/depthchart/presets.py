@@ -18,6 +18,7 @@ from depthchart.cache.worth import Worth
 from depthchart.depth import RULES, Rule
 from depthchart.geometry import Geometry
 from depthchart.rules import (
+    HEAD_STEP,
     decode_on_interval,
     every_n,
     spaced,
@@ -157,9 +158,9 @@ def _every_keep(name: str, text: str) -> tuple[int, int]:
 
 
 def _spaced(geometry: Geometry, kv_tokens: int, state_slots: int) -> Rule:
-    """Two inner states for each stretch of KV that one slot has to serve would only push each other out; half as many
-    leave room for the ends and the branches."""
-    return spaced(max(geometry.tree_page, 2 * kv_tokens // state_slots))
+    """One inner state for each stretch of KV that one slot has to serve, and at the head of a text as many as make up a
+    sixteenth of the slots: those that turn out to be of no use go first (``gain``)."""
+    return spaced(max(geometry.tree_page, kv_tokens // state_slots), HEAD_STEP * (state_slots // 16))
 
 
 _OLD_DECODE = decode_on_interval(RULES["chunk_grid"])
@@ -242,7 +243,7 @@ _OTHERS: Final = (
     llamacpp(),
     Preset(
         "depthchart",
-        "exact depths: last page, branch, some on the way; states and KV go by the tokens that they are expected to save",
+        "exact depths: last page, branch, head, some on the way; what goes is what is expected to save the fewest tokens",
         "this project",
         _spaced,
         {"eviction": "gain", "state_eviction": "gain"},

@@ -12,6 +12,7 @@ from depthchart.depth import RULES, Decision, Rule
 from depthchart.geometry import Geometry
 
 __all__ = [
+    "HEAD_STEP",
     "decode_on_interval",
     "every_n",
     "marked",
@@ -21,6 +22,8 @@ __all__ = [
     "vllm_junction",
     "vllm_steps",
 ]
+
+HEAD_STEP = 512
 
 
 def decode_on_interval(rule: Rule) -> Rule:
@@ -149,22 +152,27 @@ def marked(*depths: int) -> Rule:
     )
 
 
-def spaced(spacing: int) -> Rule:
-    """Our own: the last page of the text, the branch depth, and every multiple of ``spacing`` tokens on the way.
+def spaced(spacing: int, head: int = 0) -> Rule:
+    """Our own: the last page of the text, the branch depth, and every multiple of ``spacing`` tokens on the way; up to
+    ``head`` tokens every multiple of 512 (``HEAD_STEP``), since what texts share without a common past, such as system
+    prompts and examples, lies at their beginning.
 
     The kernel stores any depth. Where a text ends on a page, the page before is kept as well: the same prompt again is
     matched to one token less than its length (sglang#30882, vllm#50409). A full budget of tokens tells a cut, where that
     is of no use.
 
-    Sound: every depth is a multiple of the tree page (the spacing is rounded up to one) in (prefix, end].
+    Sound: every depth is a multiple of the tree page (both steps are rounded up to one) in (prefix, end].
     """
     if spacing < 1:
         raise ValueError(f"spacing={spacing}: must be at least 1; nearest legal: 1")
+    if head < 0:
+        raise ValueError(f"head={head}: must be at least 0; nearest legal: 0")
 
     def decide(g: Geometry, prefix: int, end: int, branch: int | None) -> Decision:
         page, cut = g.tree_page, end - prefix >= g.chunked_prefill_size
-        step = -(-spacing // page) * page
+        step, fine = (-(-tokens // page) * page for tokens in (spacing, HEAD_STEP))
         wanted = set(range(prefix // step * step + step, end + 1, step))
+        wanted.update(range(prefix // fine * fine + fine, min(end, head) + 1, fine))
         wanted.add(end // page * page)
         if not cut:
             wanted.add((end - 1) // page * page)
@@ -174,12 +182,12 @@ def spaced(spacing: int) -> Rule:
         if not kept:
             return Decision(None, False, f"nothing to keep in ({prefix}, {end}]")
         return Decision(
-            kept[-1], True, f"{len(kept)} of: last page, branch, multiples of {step}", tuple(kept[:-1])
+            kept[-1], True, f"{len(kept)} of: last page, branch, head, multiples of {step}", tuple(kept[:-1])
         )
 
     return Rule(
         "spaced",
-        f"last page, branch depth, every {spacing} tokens; any depth",
+        f"last page, branch depth, every {spacing} tokens, the first {head} finer; any depth",
         decide=decide,
         snapshots="any",
         decode_grid=lambda g: g.tree_page,
