@@ -9,7 +9,6 @@ import pandas as pd
 import pytest
 from matplotlib.lines import Line2D
 from matplotlib.patches import PathPatch
-from matplotlib.path import Path
 from matplotlib.text import Text
 
 from depthchart.charts.checkpoint import checkpoint_chart
@@ -214,7 +213,7 @@ def test_every_node_has_a_bar_and_every_state_a_mark():
     nodes = random_tree(40, 9)
     drawn = checkpoint_chart(nodes)
     paths = [patch.get_path() for patch in drawn.axes[0].get_children() if isinstance(patch, PathPatch)]
-    bars = sum(int((path.codes == Path.CLOSEPOLY).sum()) for path in paths)
+    bars = sum(int((path.codes == path.CLOSEPOLY).sum()) for path in paths)
     assert bars == 40 + int(nodes["kv_locks"].gt(0).sum())  # locks are outlines on top
     assert len(spots(drawn, "#007a59")) == int(nodes["status"].eq("state").sum())
     assert len(spots(drawn, "#c94f00")) == int(nodes["status"].eq("misplaced").sum())

@@ -12,10 +12,12 @@ from matplotlib.figure import Figure
 from matplotlib.image import AxesImage
 
 from depthchart.charts.layout import require_columns
+from depthchart.charts.spots import mark
 from depthchart.charts.style import Palette, figure, style
 
-__all__ = ["axes_to_draw", "heat_map", "pareto", "pareto_front"]
+__all__ = ["axes_to_draw", "heat_map", "pareto", "pareto_front", "short_value", "value_text", "words_of"]
 
+_ON_DARK, _ON_LIGHT = "#fefefe", "#1d2734"  # of no theme: a cell keeps its colour in every one
 _MARKS = ("o", "s", "^", "D", "v", "P", "X", "*")
 
 
@@ -30,6 +32,8 @@ def heat_map(
     theme: str = "light",
 ) -> Figure:
     """``value`` over two settings, one panel for each value of ``panels``; the mean where several rows share a cell.
+
+    A cell's spot (``charts.spots``) has the index labels of its rows as key, joined by commas.
 
     Args:
         frame: rows of a sweep; those that failed are left out.
@@ -104,15 +108,26 @@ def _cells(
     ax.set(xlabel=words_of(x), ylabel=words_of(y))
     ax.tick_params(length=0)
     ax.grid(visible=False)
+    for (across, up), rows in part.groupby([x, y], sort=False).groups.items():
+        column, row = table.columns.get_loc(across), table.index.get_loc(up)
+        tip = _cell_tip(part.loc[rows], x, y, value)
+        mark(ax, ",".join(map(str, rows)), (column - 0.5, row - 0.5, column + 0.5, row + 0.5), tip)
     for (row, column), number in np.ndenumerate(table.to_numpy()):
         if np.isnan(number):
             ax.text(column, row, "illegal", ha="center", va="center", size=7, color=c.muted)
             continue
         share = (number - low) / (high - low) if high > low else 0.0
         dark = sum(w * v for w, v in zip((0.3, 0.59, 0.11), to_rgb(shades(share)), strict=True)) < 0.5
-        text = f"{number:.0%}" if value == "reuse" else f"{number:.3g}"
-        ax.text(column, row, text, ha="center", va="center", size=8, color="#ffffff" if dark else "#1d2733")
+        text = value_text(value, number)
+        ax.text(column, row, text, ha="center", va="center", size=8, color=_ON_DARK if dark else _ON_LIGHT)
     return image
+
+
+def _cell_tip(rows: pd.DataFrame, x: str, y: str, value: str) -> str:
+    first, number = rows.iloc[0], float(rows[value].astype(float).mean())
+    where = f"{words_of(x)} {short_value(first[x])}, {words_of(y)} {short_value(first[y])}"
+    of = f", mean of {len(rows)} configurations" if len(rows) > 1 else ""
+    return f"{where}: {value_text(value, number)}{of}"
 
 
 def pareto(
@@ -129,7 +144,7 @@ def pareto(
 
     Args:
         frame: rows of a sweep; those that failed are left out.
-        cost: column of which less is better, such as ``memory_bytes`` or ``kv_tokens``.
+        cost: column of which less is better (a point's spot has its row's index label as key), such as ``memory_bytes`` or ``kv_tokens``.
         value: column of which more is better.
         group: setting that the marks' shape and colour tell apart, at most eight values.
         shade: a third column, shown by the size of the marks (such as ``ttft_mean_s``).
@@ -175,6 +190,10 @@ def pareto(
                 zorder=2,
                 label=None if name is None else str(name),
             )
+        for label, x, y in zip(good.index, good[cost].astype(float), good[value].astype(float), strict=True):
+            what = "" if group is None else f"{good.at[label, group]}: "
+            tip = f"{what}{words_of(cost)} {short_value(x)}, {words_of(value)} {value_text(value, y)}"
+            mark(ax, str(label), (x, y, x, y), tip, reach=4.5)
         ax.set(xlabel=words_of(cost), ylabel=words_of(value))
         span = good[cost].astype(float)
         if span.min() > 0 and span.max() > 20 * span.min():
@@ -209,6 +228,7 @@ _NAMES = {
 
 
 def words_of(column: str) -> str:
+    """A column's name in words, with its unit."""
     if column in _NAMES:
         return _NAMES[column]
     units = {"tokens": "tokens", "bytes": "bytes", "s": "s"}
@@ -216,7 +236,13 @@ def words_of(column: str) -> str:
     return f"{stem.replace('_', ' ')} ({units[last]})" if last in units and stem else column.replace("_", " ")
 
 
+def value_text(column: str, number: float) -> str:
+    """A result in few characters; a share in percent."""
+    return f"{number:.0%}" if column == "reuse" else f"{number:.3g}"
+
+
 def short_value(value: object) -> str:
+    """A setting in few characters: 64, 64 Ki, 1.5M, or a name as it is."""
     if isinstance(value, (int, float, np.integer, np.floating)) and not isinstance(value, bool):
         number = float(value)
         for unit, word in ((2**30, "Gi"), (2**20, "Mi"), (2**10, "Ki")):

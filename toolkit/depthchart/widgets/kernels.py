@@ -14,11 +14,11 @@ import pandas as pd
 
 from depthchart.charts.kernels import KERNEL_COLUMNS, kernel_chart
 from depthchart.charts.layout import require_columns
-from depthchart.charts.style import to_svg
 from depthchart.datafiles import data_path
 from depthchart.display import table_html
 from depthchart.report import Page, frame_rows
 from depthchart.widgets.background import Advance, WorkBar
+from depthchart.widgets.clickable import AUTO, Picture, Theme
 from depthchart.widgets.panels import error_panel
 from depthchart.widgets.reporting import ReportBar
 
@@ -30,7 +30,7 @@ WIDTHS = (16, 32, 64, 128)
 _FACTS = ("device", "threads", "load", "torch", "command")
 
 
-def kernel_explorer(table: str | Path | None = None, *, theme: str = "light") -> KernelExplorer:
+def kernel_explorer(table: str | Path | None = None, *, theme: str = AUTO) -> KernelExplorer:
     """Throughput and share of the roofline of the scan kernels against their chunk width.
 
     ``table`` is a CSV of ``python -m depthchart_kernels.bench`` (default: the bundled one, made on a CPU). New measurements
@@ -48,8 +48,8 @@ def kernel_explorer(table: str | Path | None = None, *, theme: str = "light") ->
 class KernelExplorer(w.VBox):
     """Controls ``source`` and ``ops``, and ``measure`` with ``length`` and ``rounds``; ``rows`` is what is shown."""
 
-    def __init__(self, recorded: pd.DataFrame, theme: str = "light") -> None:
-        self.tables, self.theme = {RECORDED: recorded}, theme
+    def __init__(self, recorded: pd.DataFrame, theme: str = AUTO) -> None:
+        self.tables = {RECORDED: recorded}
         self.source = w.Dropdown(description="source", options=[RECORDED], layout=w.Layout(width="260px"))
         ops = sorted(recorded["op"].unique())
         self.ops = w.SelectMultiple(description="operators", options=ops, value=ops, rows=len(ops))
@@ -60,10 +60,11 @@ class KernelExplorer(w.VBox):
             description="rounds", value=3, min=2, max=50, layout=w.Layout(width="160px")
         )
         self.measure = WorkBar("Measure here", self._measure, self.length, self.rounds)
-        self.picture = w.Image(format="svg+xml", layout=w.Layout(width="100%", max_width="960px"))
+        self.picture = Picture(alt="throughput and share of the roofline against chunk width")
+        self.theme = Theme(theme, self.picture, self.redraw)
         self.facts, self.table, self.message = w.HTML(), w.HTML(), w.HTML()
         self.report = ReportBar(self._write_report, "out/kernels.html")
-        top = w.HBox([self.source, self.ops])
+        top = w.HBox([self.source, self.ops], layout=w.Layout(flex_flow="row wrap"))
         super().__init__([top, self.measure, self.message, self.facts, self.picture, self.table, self.report])
         self.add_class("depthchart-kernel-explorer")
         for control in (self.source, self.ops):
@@ -80,7 +81,7 @@ class KernelExplorer(w.VBox):
         """Show what is chosen; an error is shown in its own words."""
         try:
             rows = self.rows
-            self.picture.value = to_svg(kernel_chart(rows, theme=self.theme)).encode()
+            self.picture.show(kernel_chart(rows, theme=self.theme.name))
             self.table.value = (
                 f'<div style="line-height:1.3">{table_html(_table(rows), numeric=range(2, 8))}</div>'
             )

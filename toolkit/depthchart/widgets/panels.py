@@ -6,11 +6,18 @@ from collections.abc import Iterable
 from html import escape
 
 from depthchart.cases.one_path import OnePath
-from depthchart.charts.style import palette
+from depthchart.charts.style import Palette
 from depthchart.display import table_html
 from depthchart.geometry import Advice, Geometry
 
-__all__ = ["advice_panel", "decision_panel", "error_panel", "grid_line", "verdict_panel"]
+__all__ = ["advice_panel", "decision_panel", "error_panel", "grid_line", "marks_panel", "verdict_panel"]
+
+
+# Middle tones that are read on a white page and on a black one; meanings as in charts.style.
+_BOTH = Palette(
+    kv="#7fb3d5", kv_edge="#3d8fc9", state="#1a9c74", tombstone="#8a929b", misplaced="#d9651f", refused="#c2559e",
+    locked="#3d8fc9", ink="currentColor", muted="#868e97", grid="#8a929b", paper="transparent",
+)  # fmt: skip
 
 
 def grid_line(geometry: Geometry, rule: str) -> str:
@@ -27,7 +34,7 @@ def grid_line(geometry: Geometry, rule: str) -> str:
 
 def verdict_panel(sentence: str, faults: Iterable[str]) -> str:
     """What the second request gains, and the broken invariants below it."""
-    colours, broken = palette(), list(faults)
+    colours, broken = _BOTH, list(faults)
     edge = colours.misplaced if broken else colours.state
     items = "".join(f"<li>{escape(text)}</li>" for text in dict.fromkeys(broken))
     told = f'<ul style="margin:2px 0 0;padding-left:20px">{items}</ul>' if items else ""
@@ -41,7 +48,7 @@ def decision_panel(path: OnePath) -> str:
 
 def advice_panel(remarks: Iterable[Advice]) -> str:
     """What a geometry costs or breaks, worst first."""
-    c = palette()
+    c = _BOTH
     colours = {"breaks": c.misplaced, "costs": c.locked, "note": c.muted}
     order = list(colours)
     items = [
@@ -56,7 +63,7 @@ def advice_panel(remarks: Iterable[Advice]) -> str:
 
 def error_panel(error: Exception) -> str:
     """An error's own words, where the picture would be."""
-    return f'<div role="alert" style="{_box(palette().misplaced)}">{escape(str(error))}</div>'
+    return f'<div role="alert" style="{_box(_BOTH.misplaced)}">{escape(str(error))}</div>'
 
 
 def _small(html: str) -> str:
@@ -67,9 +74,9 @@ def _box(edge: str) -> str:
     return f"border-left:4px solid {edge};padding:4px 10px;margin:4px 0;line-height:1.4"
 
 
-def marks_panel(theme: str = "light") -> str:
+def marks_panel() -> str:
     """What the marks of a checkpoint chart mean, folded."""
-    c = palette(theme)
+    c = _BOTH
     marks = (
         ("▬", c.kv_edge, "a bar is a node of the tree: KV of the tokens from its start to its end"),
         ("●", c.state, "a state that has read exactly the tokens up to here: a request can go on from it"),
