@@ -86,7 +86,13 @@ function render({ model, el }) {
   model.on("change:chosen", outline);
   model.on("change:alt", alt);
   show(); outline(); alt();
-  requestAnimationFrame(theme);
+  requestAnimationFrame(() => {
+    theme();
+    if (!model.get("reveal")) return;
+    model.set("reveal", false); // once
+    model.save_changes();
+    image.decode().catch(() => {}).then(() => el.scrollIntoView({ block: "center" }));
+  });
   return () => {
     watch.disconnect();
     model.off("change:value", show); model.off("change:spots", outline);

@@ -54,7 +54,8 @@ class Clickable(anywidget.AnyWidget):  # type: ignore[misc]
 
 
 class Picture(Clickable):
-    """A figure as SVG in ``value``; its ``spots`` can be clicked. ``dark`` is whether the page around it is dark."""
+    """A figure as SVG in ``value``; its ``spots`` can be clicked. ``dark`` is whether the page around it is dark;
+    ``reveal`` scrolls the page to it when it appears."""
 
     _esm = (_HERE / "clickable.js").read_text(encoding="utf-8")
     _css = (_HERE / "clickable.css").read_text(encoding="utf-8")
@@ -62,6 +63,7 @@ class Picture(Clickable):
     spots = t.List().tag(sync=True)
     alt = t.Unicode().tag(sync=True)
     dark = t.Bool(False).tag(sync=True)
+    reveal = t.Bool(False).tag(sync=True)
 
     def show(self, drawn: Figure | Drawn) -> None:
         """Show a figure with its spots."""

@@ -14,9 +14,9 @@ from depthchart.charts.checkpoint import checkpoint_chart
 from depthchart.depth import RULES
 from depthchart.errors import DepthchartError
 from depthchart.geometry import Geometry
-from depthchart.report.cases import path_page
+from depthchart.report.cases import path_call, path_page
 from depthchart.widgets.clickable import AUTO, Picture, Theme
-from depthchart.widgets.panels import advice_panel, decision_panel, error_panel, grid_line, verdict_panel
+from depthchart.widgets.panels import advice_panel, decision_panel, error_panel, grid_line, repeat_panel, verdict_panel
 from depthchart.widgets.reporting import ReportBar
 
 __all__ = ["GeometryExplorer", "geometry_explorer"]
@@ -89,12 +89,12 @@ class GeometryExplorer(w.VBox):
         self.picture = Picture(alt="where the checkpoints of two requests with one text land")
         self.theme = Theme(theme, self.picture, self.redraw)
         self.message = w.HTML()
-        self.grids, self.verdict, self.decisions, self.advice = (w.HTML() for _ in range(4))
+        self.grids, self.verdict, self.decisions, self.advice, self.repeat = (w.HTML() for _ in range(5))
         self.timing = w.HTML()
         self.path: OnePath | None = None
         self.redraw_ms = 0.0
         self.report = ReportBar(self._write_report, "out/geometry.html")
-        parts = [self.grids, self.picture, self.verdict, self.decisions, self.advice, self.report]
+        parts = [self.grids, self.picture, self.verdict, self.decisions, self.advice, self.repeat, self.report]
         self._result = w.VBox(parts)
         left = w.VBox([self.page, self.dcp, self.chunk])
         right = w.VBox([self.rule, self.pool, self.prefill, self.timing])
@@ -148,6 +148,7 @@ class GeometryExplorer(w.VBox):
         self.verdict.value = verdict_panel(path.verdict, path.faults)
         self.decisions.value = decision_panel(path)
         self.advice.value = advice_panel(path.geometry.advice(path.rule))
+        self.repeat.value = repeat_panel(path_call(path))
 
     def _write_report(self, path: str, *, advance: Any = None) -> Path:
         if self.path is None:

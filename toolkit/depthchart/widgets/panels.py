@@ -10,7 +10,7 @@ from depthchart.charts.style import Palette
 from depthchart.display import table_html
 from depthchart.geometry import Advice, Geometry
 
-__all__ = ["advice_panel", "decision_panel", "error_panel", "grid_line", "marks_panel", "verdict_panel"]
+__all__ = ["advice_panel", "decision_panel", "error_panel", "grid_line", "marks_panel", "repeat_panel", "verdict_panel"]
 
 
 # Middle tones that are read on a white page and on a black one; meanings as in charts.style.
@@ -101,3 +101,11 @@ def marks_panel() -> str:
     )
     summary = '<summary style="cursor:pointer">What the marks mean</summary>'
     return f'<details>{summary}<table style="line-height:1.4">{rows}</table></details>'
+
+
+def repeat_panel(lines: Iterable[str]) -> str:
+    """How to do again what is shown, folded: a command, or lines of Python."""
+    text = escape("\n".join(lines))
+    summary = '<summary style="cursor:pointer">To repeat it</summary>'
+    style = "line-height:1.35;font-size:12px;margin:4px 0;overflow-x:auto;white-space:pre-wrap"
+    return f'<details>{summary}<pre style="{style}">{text}</pre></details>'

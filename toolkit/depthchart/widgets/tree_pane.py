@@ -26,15 +26,18 @@ class TreePane(w.VBox):
     def __init__(
         self, rewind: Rewind, geometry: Geometry, *, theme: str = AUTO, clock: bool = True
     ) -> None:
-        self.clock = clock
-        self.rewind, self.geometry = rewind, geometry
-        self._pictures: OrderedDict[tuple[object, ...], Drawn] = OrderedDict()
-        self._shown: tuple[Moment, str, int | None] | None = None
+        self.load(rewind, geometry, clock=clock)
         self.head, self.words, self.past = w.HTML(), w.HTML(), w.HTML()
         self.picture = Picture(alt="the radix tree over token depth; click a node for its history")
         self.theme = Theme(theme, self.picture, self._again)
         super().__init__([self.head, self.picture, self.words, self.past])
         self.add_class("depthchart-tree")
+
+    def load(self, rewind: Rewind, geometry: Geometry, *, clock: bool = True) -> None:
+        """Take another run's events; ``show`` draws them. ``clock``: whether their times mean anything."""
+        self.rewind, self.geometry, self.clock = rewind, geometry, clock
+        self._pictures: OrderedDict[tuple[object, ...], Drawn] = OrderedDict()
+        self._shown: tuple[Moment, str, int | None] | None = None
 
     def show(self, moment: Moment, request: str = "", node_id: int | None = None) -> None:
         """Draw a moment; of one ``request`` alone where it is given, with the history of ``node_id``."""
