@@ -5,6 +5,7 @@ import re
 from statistics import median
 
 import pytest
+from tests.browser.conftest import click_spot
 
 pytestmark = pytest.mark.browser
 
@@ -62,6 +63,7 @@ def test_time_travel(explorer, offline, visit, lab_home):
     assert "no nodes" in explorer.head.inner_text()
 
     _play(explorer)
+    _click_nodes(explorer)
     explorer.choose(1, 1, "drawn in")
     explorer.choose(2, 1, "what happened to it in the whole run")
     assert "it is made by" in explorer.root.inner_text()
@@ -84,6 +86,25 @@ def test_time_travel(explorer, offline, visit, lab_home):
         page.locator(".jp-OutputArea-output [data-mime-type='application/vnd.jupyter.stderr']").count() == 0
     )
     _read_offline(offline, report)
+
+
+def _click_nodes(explorer):
+    """A click on a node tells its history and chooses it in the drop-down; another one takes it back."""
+    explorer.key("End")
+    picture = explorer.root.locator(".depthchart-clickable")
+    for _ in range(2):
+        spots = picture.evaluate("node => node.spots")
+        key = click_spot(explorer.visit, picture, spots[len(spots) // 2][0])
+        explorer.root.get_by_text(f"Node {key}: what happened to it", exact=False).wait_for()
+        explorer.visit.settle()
+        chosen = explorer.root.locator("select").nth(2)
+        assert chosen.evaluate("node => node.selectedOptions[0].text").startswith(f"node {key} [")
+        assert picture.locator(".depthchart-chosen").count() == 1
+        explorer.visit.picture("tree-explorer-clicked")
+        click_spot(explorer.visit, picture, key)
+        explorer.root.get_by_text(f"Node {key}: what happened to it", exact=False).wait_for(state="hidden")
+        explorer.visit.settle()
+        explorer.key("ArrowLeft")
 
 
 def _play(explorer):

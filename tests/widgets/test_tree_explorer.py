@@ -141,6 +141,36 @@ def test_an_error_is_shown_in_words(explorer, monkeypatch):
     assert explorer.message.value == ""
 
 
+def test_a_click_on_a_node_tells_its_history_and_another_takes_it_back(explorer):
+    key = explorer.pane.picture.spots[0][0]
+    explorer.pane.picture.click(key)
+    assert explorer.node.value == int(key)
+    assert f"Node {key}: what happened to it in the whole run" in explorer.pane.past.value
+    assert explorer.pane.picture.chosen == [key]
+    explorer.pane.picture.click(key)
+    assert explorer.node.value == 0
+    assert explorer.pane.picture.chosen == []
+
+
+def test_every_node_can_be_clicked_where_it_is_drawn(explorer):
+    """Spots are in the order and at the depth of the bars: their share of the axis is that of the tokens."""
+    explorer.slider.value = explorer.slider.max
+    nodes = explorer.rewind.at(explorer.moment.count).nodes
+    spots = {int(key): (left, right) for key, left, _, right, _, _ in explorer.pane.picture.spots}
+    assert set(spots) == set(nodes)
+    (a, b) = sorted(nodes.values(), key=lambda n: n.end)[:: len(nodes) - 1]
+    scale = (spots[b.node_id][1] - spots[a.node_id][1]) / (b.end - a.end)
+    for node in nodes.values():
+        left, right = spots[node.node_id]
+        assert right - left == pytest.approx((node.end - node.start) * scale, abs=1e-6)
+
+
+def test_it_says_how_to_repeat_the_run(explorer):
+    text = next(part.value for part in explorer.children if "To repeat it" in getattr(part, "value", ""))
+    assert "depthchart simulate agentic --rule prefix_relative --limit 150" in text
+    assert "--no-strict" in text
+
+
 def test_dark(run):
     explorer = tree_explorer(run, theme="dark")
     assert "#14181d" in picture(explorer)

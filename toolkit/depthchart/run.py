@@ -38,7 +38,7 @@ class Fault(NamedTuple):
 class Run:
     """What a simulation leaves behind. ``settings`` and ``geometry`` repeat it; ``violations`` are faults that
     the books show at the end (empty for a sound run); ``fault`` is where a strict run stopped; ``source`` and
-    ``notes`` are the trace's own (lines left out, …)."""
+    ``notes`` are the trace's own (lines left out, …), ``loaded`` is how its file was read (``Trace.loaded``)."""
 
     geometry: Geometry
     settings: Mapping[str, Any]
@@ -50,6 +50,7 @@ class Run:
     fault: Fault | None = None
     violations: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+    loaded: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def requests(self) -> pd.DataFrame:
@@ -132,6 +133,7 @@ class Run:
             "fault": self.fault,
             "violations": self.violations,
             "notes": self.notes,
+            "loaded": {name: _simple(value) for name, value in self.loaded.items()},
             "records": self.records,
         }
         write_recording(Path(folder) / RECORDING, head, self.log)
@@ -160,6 +162,7 @@ class Run:
                 None if head["fault"] is None else Fault(*head["fault"]),
                 head["violations"],
                 head["notes"],
+                head.get("loaded", {}),
             )
         except (KeyError, TypeError) as fault:
             raise ValueError(f"{path}: its first line is no head of a run: {fault}") from None
@@ -217,3 +220,8 @@ def _shown(value: object) -> str:
     if isinstance(value, float):
         return f"{value:,.4g}"
     return f"{value:,}" if isinstance(value, int) else str(value)
+
+
+def _simple(value: object) -> object:
+    """What a file can hold: a reader's option may be anything."""
+    return value if value is None or isinstance(value, str | int | float | bool) else str(value)

@@ -127,6 +127,7 @@ def simulate(
         "strict": strict,
     }
     run = Run(geometry, settings, log, trace.source, model.assumptions, provenance(), notes=list(trace.notes))
+    run.loaded = dict(trace.loaded)
     _drive(scheduler, trace, arrivals, run, progress)
     run.violations = memory.violations(scheduler.lifecycle.holdings(), misplaced=strict)
     return run

@@ -142,9 +142,11 @@ def pareto(
 ) -> Figure:
     """Every configuration as a mark at its cost and its value, and the line of those that no other one beats in both.
 
+    A mark's spot (``charts.spots``) has the index label of its row as key.
+
     Args:
         frame: rows of a sweep; those that failed are left out.
-        cost: column of which less is better (a point's spot has its row's index label as key), such as ``memory_bytes`` or ``kv_tokens``.
+        cost: column of which less is better, such as ``memory_bytes`` or ``kv_tokens``.
         value: column of which more is better.
         group: setting that the marks' shape and colour tell apart, at most eight values.
         shade: a third column, shown by the size of the marks (such as ``ttft_mean_s``).
@@ -191,7 +193,7 @@ def pareto(
                 label=None if name is None else str(name),
             )
         for label, x, y in zip(good.index, good[cost].astype(float), good[value].astype(float), strict=True):
-            what = "" if group is None else f"{good.at[label, group]}: "
+            what = "" if group is None else f"{good.loc[label, group]}: "
             tip = f"{what}{words_of(cost)} {short_value(x)}, {words_of(value)} {value_text(value, y)}"
             mark(ax, str(label), (x, y, x, y), tip, reach=4.5)
         ax.set(xlabel=words_of(cost), ylabel=words_of(value))

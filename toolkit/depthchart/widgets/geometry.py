@@ -16,7 +16,14 @@ from depthchart.errors import DepthchartError
 from depthchart.geometry import Geometry
 from depthchart.report.cases import path_call, path_page
 from depthchart.widgets.clickable import AUTO, Picture, Theme
-from depthchart.widgets.panels import advice_panel, decision_panel, error_panel, grid_line, repeat_panel, verdict_panel
+from depthchart.widgets.panels import (
+    advice_panel,
+    decision_panel,
+    error_panel,
+    grid_line,
+    repeat_panel,
+    verdict_panel,
+)
 from depthchart.widgets.reporting import ReportBar
 
 __all__ = ["GeometryExplorer", "geometry_explorer"]

@@ -16,7 +16,8 @@ from depthchart.cost import LinearCost
 from depthchart.models import MODELS
 from depthchart.presets import PRESETS
 from depthchart.report import frame_rows
-from depthchart.report.sweeps import sweep_figures, sweep_page
+from depthchart.report.repeat import trace_call
+from depthchart.report.sweeps import sweep_call, sweep_figures, sweep_page
 from depthchart.scheduler.work import Work
 from depthchart.simulate import simulate
 from depthchart.sweep import Inline, Sweep, sweep
@@ -24,7 +25,7 @@ from depthchart.sweep_task import check, settings_of
 from depthchart.traces import Trace
 from depthchart.widgets.background import Advance, WorkBar
 from depthchart.widgets.clickable import AUTO, Picture, Rows, Theme
-from depthchart.widgets.panels import error_panel
+from depthchart.widgets.panels import error_panel, repeat_panel
 from depthchart.widgets.reporting import ReportBar
 from depthchart.widgets.tree import tree_explorer
 
@@ -75,7 +76,7 @@ class SweepExplorer(w.VBox):
         self.start = WorkBar("Run the sweep", self._sweep)
         self.pick = w.Dropdown(description="open", options=[], layout=w.Layout(width="640px", max_width="98%"))
         self.opener = WorkBar("As a run", self._open, self.pick)
-        self.message = w.HTML()
+        self.message, self.repeat = w.HTML(), w.HTML()
         self.hint = w.HTML(
             '<span style="opacity:0.8">Click a cell, a point or a row: it opens as a run below. A cell that stands for '
             "several configurations opens the best of them.</span>"
@@ -86,7 +87,7 @@ class SweepExplorer(w.VBox):
         self.theme = Theme(theme, self.heat, self._draw)
         self.report = ReportBar(self._write_report, "out/sweep.html")
         self.run = w.VBox()
-        parts = [self.hint, self.heat, self.front, self.table, self.opener, self.run, self.report]
+        parts = [self.hint, self.heat, self.front, self.table, self.opener, self.run, self.repeat, self.report]
         self.results = w.VBox(parts, layout=w.Layout(display="none"))
         wrap = w.Layout(flex_flow="row wrap")
         boxes = w.HBox(list(self.axes.values()), layout=wrap)
@@ -136,6 +137,9 @@ class SweepExplorer(w.VBox):
             self.pick.options = [(_label(row, names), at) for at, row in enumerate(rows)]
             self.pick.index = 0
             self._outline()
+            trace = self.traces[self.made_on]
+            read = trace_call(trace.loaded, trace.name, len(trace))
+            self.repeat.value = repeat_panel(sweep_call(made.frame, names, read))
             self.results.layout.display = None
         except Exception as error:  # an error in a thread would otherwise be seen by nobody
             self.message.value = error_panel(error)
@@ -179,7 +183,8 @@ class SweepExplorer(w.VBox):
             raise ValueError("nothing to report: run the sweep first")
         name, frame = self.made_on, self.made.frame
         settings = [str(column) for column in frame if column not in SWEEP]
-        page = sweep_page(frame, settings, name, len(self.traces[name]), self.made.skipped)
+        trace = self.traces[name]
+        page = sweep_page(frame, settings, name, len(trace), self.made.skipped, loaded=trace.loaded)
         return page.write(path, advance=advance)
 
 

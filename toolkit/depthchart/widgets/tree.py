@@ -10,10 +10,11 @@ import ipywidgets as w
 
 from depthchart.events import Entry, Violation
 from depthchart.geometry import Geometry
+from depthchart.report.repeat import repeat_lines
 from depthchart.rewind import Moment, Rewind
 from depthchart.run import Run
 from depthchart.widgets.clickable import AUTO
-from depthchart.widgets.panels import error_panel, marks_panel
+from depthchart.widgets.panels import error_panel, marks_panel, repeat_panel
 from depthchart.widgets.reporting import ReportBar
 from depthchart.widgets.tree_pane import TreePane
 
@@ -51,13 +52,16 @@ class TreeExplorer(w.VBox):
         self._make_controls()
         self.message, self.timing = w.HTML(), w.HTML()
         self.report = ReportBar(run.report, "out/report.html") if isinstance(run, Run) else None
+        wrap = w.Layout(flex_flow="row wrap")
         rows: list[Any] = [
-            w.HBox([self.play, self.slider, self.timing]),
-            w.HBox([self.by, self.request, self.node]),
+            w.HBox([self.play, self.slider, self.timing], layout=wrap),
+            w.HBox([self.by, self.request, self.node], layout=wrap),
             self.message,
             self.pane,
             w.HTML(marks_panel()),
         ]
+        if isinstance(run, Run):
+            rows.append(w.HTML(repeat_panel(repeat_lines(run))))
         super().__init__(rows + ([self.report] if self.report else []))
         self.add_class("depthchart-tree-explorer")
         self._set_moments(_opening(self.rewind))
@@ -69,7 +73,10 @@ class TreeExplorer(w.VBox):
 
     def _make_controls(self) -> None:
         self.slider = w.IntSlider(
-            description="moment", continuous_update=False, layout=w.Layout(width="520px"), readout_format="d"
+            description="moment",
+            continuous_update=False,
+            layout=w.Layout(width="520px", max_width="98%"),
+            readout_format="d",
         )
         self.play = w.Play(interval=FASTEST_MS, show_repeat=False)
         self._link = w.jslink((self.play, "value"), (self.slider, "value"))
