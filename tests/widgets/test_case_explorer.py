@@ -122,7 +122,7 @@ def test_a_rule_that_fails_is_told_in_words(explorer, own_rules):
     def explodes(geometry, prefix, end, branch):
         raise ZeroDivisionError("by <nought>")
 
-    explorer.rule.options = [*explorer.rule.options, "explodes"]
+    explorer.rule.options = [*explorer.rule.options, ("rule explodes", "explodes")]
     explorer.rule.value = "explodes"
     shown = explorer.verdict.value + explorer.message.value
     assert "RuleError" in shown

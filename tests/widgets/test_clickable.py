@@ -2,7 +2,7 @@
 
 import pytest
 
-from depthchart.charts.spots import mark, spots
+from depthchart.charts.spots import mark_spot, spots
 from depthchart.charts.style import figure, to_svg
 from depthchart.widgets.clickable import Picture, Rows
 
@@ -11,8 +11,8 @@ def test_spots_are_shares_of_the_picture_from_its_upper_left_corner():
     fig = figure(4, 2, layout="none")
     ax = fig.add_axes((0.25, 0.5, 0.5, 0.25))  # left, bottom, width, height
     ax.set(xlim=(0, 10), ylim=(0, 1))
-    mark(ax, "box", (0, 0, 10, 1), "all of it")
-    mark(ax, "point", (5, 0.5, 5, 0.5), "the middle", reach=7.2)  # a tenth of an inch
+    mark_spot(ax, "box", (0, 0, 10, 1), "all of it")
+    mark_spot(ax, "point", (5, 0.5, 5, 0.5), "the middle", reach=7.2)  # a tenth of an inch
     to_svg(fig)
     box, point = spots(fig)
     assert box[1:5] == pytest.approx((0.25, 0.25, 0.75, 0.5))

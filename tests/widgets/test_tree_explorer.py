@@ -63,7 +63,7 @@ def test_the_depth_axis_stays_while_the_tree_grows(explorer):
 
     def ticks(at):
         explorer.slider.value = at
-        axis = picture(explorer).split('id="matplotlib.axis_1"')[1].split('id="matplotlib.axis_2"')[0]
+        axis = picture(explorer).split('id="matplotlib.axis_1"')[1].split('id="patch_')[0]
         return re.findall(r">([\d,.k]+)</text>", axis)
 
     wanted = ["0", "2,000", "4,000", "6,000", "8,000", "10k", "12k", "14k", "16k", "18k"]

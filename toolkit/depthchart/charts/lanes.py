@@ -10,7 +10,7 @@ from depthchart.charts.legend import marker_styles
 from depthchart.charts.marks import Marks, Misplaced
 from depthchart.charts.placing import Room, fit_text, text_width
 from depthchart.charts.sheet import TEXT, Sheet
-from depthchart.charts.spots import mark
+from depthchart.charts.spots import mark_spot
 from depthchart.charts.strokes import Box, add_boxes, add_lines, add_marks
 from depthchart.charts.style import Palette
 
@@ -51,7 +51,7 @@ def _bars(ax: Axes, nodes: list[dict[str, Any]], sheet: Sheet, c: Palette) -> No
         (tombs if node["status"] == "tombstone" else kv).append(box)
         if node["kv_locks"]:
             locked.append(box)
-        mark(ax, str(node["node_id"]), box, _tip(node))
+        mark_spot(ax, str(node["node_id"]), box, _tip(node))
     add_boxes(ax, kv, fc=c.kv, ec=c.kv_edge, lw=0.7, zorder=2)
     add_boxes(ax, tombs, fc=c.paper, ec=c.tombstone, lw=0.7, zorder=2, hatch="////")
     add_boxes(ax, locked, fc="none", ec=c.locked, lw=min(1.8, sheet.pitch / 4), zorder=3)

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-__all__ = ["Spot", "mark", "spots"]
+__all__ = ["Spot", "mark_spot", "spots"]
 
 _KEPT = "_depthchart_spots"
 
@@ -33,7 +33,7 @@ class _Marked(NamedTuple):
     tip: str
 
 
-def mark(ax: Axes, key: str, box: Sequence[float], tip: str, *, reach: float = 0.0) -> None:
+def mark_spot(ax: Axes, key: str, box: Sequence[float], tip: str, *, reach: float = 0.0) -> None:
     """Remember a box of an axes' data (x, y, x, y), widened by ``reach`` points on every side."""
     fig = ax.get_figure(root=True)
     assert fig is not None

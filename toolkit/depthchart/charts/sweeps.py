@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from matplotlib.image import AxesImage
 
 from depthchart.charts.layout import require_columns
-from depthchart.charts.spots import mark
+from depthchart.charts.spots import mark_spot
 from depthchart.charts.style import Palette, figure, style
 
 __all__ = ["axes_to_draw", "heat_map", "pareto", "pareto_front", "short_value", "value_text", "words_of"]
@@ -111,7 +111,7 @@ def _cells(
     for (across, up), rows in part.groupby([x, y], sort=False).groups.items():
         column, row = table.columns.get_loc(across), table.index.get_loc(up)
         tip = _cell_tip(part.loc[rows], x, y, value)
-        mark(ax, ",".join(map(str, rows)), (column - 0.5, row - 0.5, column + 0.5, row + 0.5), tip)
+        mark_spot(ax, ",".join(map(str, rows)), (column - 0.5, row - 0.5, column + 0.5, row + 0.5), tip)
     for (row, column), number in np.ndenumerate(table.to_numpy()):
         if np.isnan(number):
             ax.text(column, row, "illegal", ha="center", va="center", size=7, color=c.muted)
@@ -195,7 +195,7 @@ def pareto(
         for label, x, y in zip(good.index, good[cost].astype(float), good[value].astype(float), strict=True):
             what = "" if group is None else f"{good.loc[label, group]}: "
             tip = f"{what}{words_of(cost)} {short_value(x)}, {words_of(value)} {value_text(value, y)}"
-            mark(ax, str(label), (x, y, x, y), tip, reach=4.5)
+            mark_spot(ax, str(label), (x, y, x, y), tip, reach=4.5)
         ax.set(xlabel=words_of(cost), ylabel=words_of(value))
         span = good[cost].astype(float)
         if span.min() > 0 and span.max() > 20 * span.min():

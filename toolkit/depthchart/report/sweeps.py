@@ -15,6 +15,7 @@ from depthchart.charts.sweeps import axes_to_draw, heat_map, pareto
 from depthchart.columns import SWEEP
 from depthchart.provenance import provenance
 from depthchart.report.page import Page, frame_rows
+from depthchart.report.repeat import trace_call
 
 __all__ = ["load_sweep_page", "sweep_call", "sweep_figures", "sweep_page"]
 
