@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -18,6 +19,7 @@ from depthchart.charts.style import Palette, figure, style
 __all__ = ["axes_to_draw", "heat_map", "pareto", "pareto_front", "short_value", "value_text", "words_of"]
 
 _ON_DARK, _ON_LIGHT = "#fefefe", "#1d2734"  # of no theme: a cell keeps its colour in every one
+MOST_TICKS = 6  # as many settings are told by their own values
 _MARKS = ("o", "s", "^", "D", "v", "P", "X", "*")
 
 
@@ -76,8 +78,12 @@ def heat_map(
         assert image is not None
         bar = fig.colorbar(image, ax=grid.ravel().tolist(), shrink=0.85)
         bar.set_label(words_of(value))
+        if value == "reuse":
+            bar.ax.yaxis.set_major_formatter(lambda number, _: f"{number:.0%}")
+        for ax in grid[:, 1:].flat:
+            ax.set_ylabel("")
         if title:
-            fig.suptitle(title)
+            fig.suptitle(title, x=0.01, ha="left")
     return fig
 
 
@@ -173,41 +179,48 @@ def pareto(
             zorder=1,
             label="best at its cost",
         )
-        colours = (c.state, c.misplaced, c.locked, c.refused, c.kv_edge, c.tombstone, c.ink, c.muted)
-        for name, mark, colour in zip(names, _MARKS, colours, strict=False):
-            part = good if name is None else good[good[group] == name]
-            sizes = (
-                42.0
-                if shade is None
-                else 20 + 160 * _scaled(part[shade].astype(float), good[shade].astype(float))
-            )
-            ax.scatter(
-                part[cost].astype(float),
-                part[value].astype(float),
-                s=sizes,
-                marker=mark,
-                color=colour,
-                edgecolor=c.paper,
-                lw=0.8,
-                zorder=2,
-                label=None if name is None else str(name),
-            )
-        for label, x, y in zip(good.index, good[cost].astype(float), good[value].astype(float), strict=True):
-            what = "" if group is None else f"{good.loc[label, group]}: "
-            tip = f"{what}{words_of(cost)} {short_value(x)}, {words_of(value)} {value_text(value, y)}"
-            mark_spot(ax, str(label), (x, y, x, y), tip, reach=4.5)
+        _points(ax, good, (cost, value, group, shade), names, c)
         ax.set(xlabel=words_of(cost), ylabel=words_of(value))
-        span = good[cost].astype(float)
-        if span.min() > 0 and span.max() > 20 * span.min():
-            ax.set_xscale("log")
         if value == "reuse":
             ax.yaxis.set_major_formatter(lambda number, _: f"{number:.0%}")
-        ax.xaxis.set_major_formatter(lambda number, _: short_value(number))
+        _cost_axis(ax, sorted(set(good[cost].astype(float))))
         note = "" if shade is None else f"size of a mark: {words_of(shade)}"
         fig.legend(loc="outside right center", title=note or None, title_fontsize=8)
         if title:
             ax.set_title(title)
     return fig
+
+
+def _points(
+    ax: Axes,
+    good: pd.DataFrame,
+    columns: tuple[str, str, str | None, str | None],
+    names: Sequence[object],
+    c: Palette,
+) -> None:
+    cost, value, group, shade = columns
+    colours = (c.state, c.misplaced, c.locked, c.refused, c.kv_edge, c.tombstone, c.ink, c.muted)
+    for name, marker, colour in zip(names, _MARKS, colours, strict=False):
+        part = good if name is None else good[good[group] == name]
+        sizes: Any = 42.0
+        if shade is not None:
+            sizes = 20 + 160 * _scaled(part[shade].astype(float), good[shade].astype(float))
+        xs, ys = part[cost].astype(float), part[value].astype(float)
+        label = None if name is None else str(name)
+        ax.scatter(xs, ys, s=sizes, marker=marker, color=colour, edgecolor=c.paper, lw=0.8, zorder=2, label=label)
+        for row, x, y in zip(part.index, xs, ys, strict=True):
+            what = "" if name is None else f"{name}: "
+            tip = f"{what}{words_of(cost)} {short_value(x)}, {words_of(value)} {value_text(value, y)}"
+            mark_spot(ax, str(row), (x, y, x, y), tip, reach=4.5)
+
+
+def _cost_axis(ax: Axes, places: list[float]) -> None:
+    """A logarithmic scale where the values span much, and ticks at the values themselves where they are few."""
+    if places and places[0] > 0 and places[-1] > 20 * places[0]:
+        ax.set_xscale("log")
+    elif 1 < len(places) <= MOST_TICKS and np.diff(places).min() > 0.06 * (places[-1] - places[0]):
+        ax.set_xticks(places)
+    ax.xaxis.set_major_formatter(lambda number, _: short_value(number))
 
 
 def pareto_front(frame: pd.DataFrame, cost: str, value: str) -> pd.DataFrame:

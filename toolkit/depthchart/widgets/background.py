@@ -33,7 +33,7 @@ class WorkBar(w.VBox):
         self._lock, self._wanted = threading.Lock(), False
         self.start = w.Button(description=label, button_style="primary", layout=w.Layout(width="auto"))
         self.stop = w.Button(description="Stop", disabled=True, layout=w.Layout(width="80px"))
-        self.bar = w.IntProgress(min=0, max=1, layout=w.Layout(width="220px", visibility="hidden"))
+        self.bar = w.IntProgress(min=0, max=1, layout=w.Layout(width="220px", display="none"))
         self.count, self.message = w.HTML(), w.HTML()
         row = w.HBox([*before, self.start, self.stop, self.bar, self.count], layout=w.Layout(flex_flow="row wrap"))
         super().__init__([row, self.message])
@@ -79,7 +79,7 @@ class WorkBar(w.VBox):
     def _prepare(self) -> None:
         self._stop.clear()
         self.start.disabled, self.stop.disabled = True, False
-        self.bar.value, self.bar.layout.visibility = 0, "visible"
+        self.bar.value, self.bar.layout.display = 0, None
         self.count.value, self.message.value = "working", ""
 
     def _run(self) -> None:
@@ -94,7 +94,7 @@ class WorkBar(w.VBox):
             with self._lock:
                 if not self._wanted:
                     self.message.value, self.count.value = said, done
-                    self.bar.layout.visibility = "hidden"
+                    self.bar.layout.display = "none"
                     self.start.disabled, self.stop.disabled = False, True
                     self._thread = None
                     return

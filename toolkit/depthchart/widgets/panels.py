@@ -103,9 +103,9 @@ def marks_panel() -> str:
     return f'<details>{summary}<table style="line-height:1.4">{rows}</table></details>'
 
 
-def repeat_panel(lines: Iterable[str]) -> str:
-    """How to do again what is shown, folded: a command, or lines of Python."""
+def repeat_panel(lines: Iterable[str], what: str = "it") -> str:
+    """How to do again what is shown, folded: a command, or lines of Python; ``what`` is what they repeat."""
     text = escape("\n".join(lines))
-    summary = '<summary style="cursor:pointer">To repeat it</summary>'
+    summary = f'<summary style="cursor:pointer">To repeat {what}</summary>'
     style = "line-height:1.35;font-size:12px;margin:4px 0;overflow-x:auto;white-space:pre-wrap"
     return f'<details>{summary}<pre style="{style}">{text}</pre></details>'

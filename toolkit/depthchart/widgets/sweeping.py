@@ -139,7 +139,7 @@ class SweepExplorer(w.VBox):
             self._outline()
             trace = self.traces[self.made_on]
             read = trace_call(trace.loaded, trace.name, len(trace))
-            self.repeat.value = repeat_panel(sweep_call(made.frame, names, read))
+            self.repeat.value = repeat_panel(sweep_call(made.frame, names, read), "the sweep")
             self.results.layout.display = None
         except Exception as error:  # an error in a thread would otherwise be seen by nobody
             self.message.value = error_panel(error)

@@ -61,7 +61,7 @@ class TreeExplorer(w.VBox):
             w.HTML(marks_panel()),
         ]
         if isinstance(run, Run):
-            rows.append(w.HTML(repeat_panel(repeat_lines(run))))
+            rows.append(w.HTML(repeat_panel(repeat_lines(run), "this run")))
         super().__init__(rows + ([self.report] if self.report else []))
         self.add_class("depthchart-tree-explorer")
         self._set_moments(_opening(self.rewind))
