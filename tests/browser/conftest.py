@@ -179,7 +179,9 @@ def _environment(home):
         "JUPYTERLAB_SETTINGS_DIR": str(home / "settings")
     }
     paths = [str(ROOT / "toolkit"), str(ROOT / "kernels")]
-    templates = str(ROOT / "toolkit" / "depthchart" / "jupyter")  # also where this checkout is not what is installed
+    templates = str(
+        ROOT / "toolkit" / "depthchart" / "jupyter"
+    )  # also where this checkout is not what is installed
     return os.environ | ours | {"PYTHONPATH": os.pathsep.join(paths), "JUPYTER_PATH": templates}
 
 

@@ -37,6 +37,7 @@ def test_a_case_from_the_index(run_notebook, visit, lab, lab_home, offline):
     root.get_by_text("no nodes", exact=False).first.wait_for()
     root.locator("select").nth(1).select_option("rule\xa0absolute")  # the browser gets hard spaces
     root.get_by_text("Sound: every invariant held").wait_for()
+    visit.settle()
     click_spot(visit, root.locator(".depthchart-clickable"), "1")
     root.get_by_text("Node 1: what happened to it", exact=False).wait_for()
     visit.settle()

@@ -31,10 +31,11 @@ def dashboard(tmp_path):
         shutil.rmtree(tmp_path / "jupyter_runtime_dir", ignore_errors=True)
 
 
-
 def test_dashboard(dashboard, visit):
     page = visit.page
-    page.route(lambda url: not url.startswith(dashboard), lambda route: route.abort())  # no network but this server
+    page.route(
+        lambda url: not url.startswith(dashboard), lambda route: route.abort()
+    )  # no network but this server
     page.goto(dashboard)
     root = page.locator(".depthchart-tree-explorer")
     root.locator("img").wait_for()
@@ -43,9 +44,8 @@ def test_dashboard(dashboard, visit):
     assert page.get_by_text("import tree_explorer").count() == 0  # no code
     assert page.get_by_role("heading", name="10 Time travel").is_visible()
     visit.picture("dashboard")
-    page.keyboard.press("End")
     key = click_spot(visit, root.locator(".depthchart-clickable"), "1")
-    root.get_by_text(f"Node {key}", exact=False).first.wait_for()
+    root.get_by_text(f"Node {key}: what happened to it", exact=False).wait_for()
     visit.picture("dashboard-node")
     before = head.inner_text()
     root.get_by_role("slider").first.focus()

@@ -44,7 +44,10 @@ def test_sweep(run_notebook, visit, lab_home):
     key = click_spot(visit, heat, heat.evaluate("node => node.spots")[0][0])
     _opened(visit, root, key.split(",")[0])
     assert heat.locator(".depthchart-chosen").count() == 1
-    assert front.locator(".depthchart-chosen").count() == rows.locator("xpath=self::*[contains(@class, 'chosen')]").count()
+    assert (
+        front.locator(".depthchart-chosen").count()
+        == rows.locator("xpath=self::*[contains(@class, 'chosen')]").count()
+    )
     visit.picture("sweep-cell")
 
     _opened(visit, root, click_spot(visit, front, "20"))
@@ -58,7 +61,10 @@ def test_sweep(run_notebook, visit, lab_home):
     reuse = root.get_by_role("columnheader", name="reuse", exact=True)
     at = reuse.evaluate("node => node.cellIndex")
     reuse.click()
-    shares = [float(text) for text in root.locator(f".depthchart-rows tbody td:nth-child({at + 1})").all_inner_texts()]
+    shares = [
+        float(text)
+        for text in root.locator(f".depthchart-rows tbody td:nth-child({at + 1})").all_inner_texts()
+    ]
     assert shares == sorted(shares)
 
     root.get_by_role("button", name="As a run").click()  # and by the list, without a pointer

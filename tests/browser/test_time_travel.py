@@ -174,8 +174,29 @@ def _read_offline(visit, report):
     assert _column(table, "prompt_tokens") == sorted(prompts, reverse=True)
     table.scroll_into_view_if_needed()
     visit.picture("report-table")
+    _dark_and_narrow(visit)
     assert visit.failed == []
     assert visit.outside == []
+
+
+def _dark_and_narrow(visit):
+    """Page and figures follow a dark theme; on a telephone nothing but tables and figures scrolls sideways."""
+    page = visit.page
+    states = page.locator("figure").first.locator("path[style*='--c-kv-edge']").first
+    stroke = "node => getComputedStyle(node).stroke + getComputedStyle(node).fill"
+    light = states.evaluate(stroke)
+    page.emulate_media(color_scheme="dark")
+    assert (
+        page.locator("body").evaluate("node => getComputedStyle(node).backgroundColor") == "rgb(20, 24, 29)"
+    )
+    assert states.evaluate(stroke) != light
+    page.evaluate("() => window.scrollTo(0, 0)")
+    visit.picture("report-dark")
+    page.set_viewport_size({"width": 420, "height": 1000})
+    assert page.evaluate("() => document.documentElement.scrollWidth") <= 420
+    visit.picture("report-narrow")
+    page.locator("[data-film]").scroll_into_view_if_needed()
+    visit.picture("report-narrow-film")
 
 
 def _column(table, name):

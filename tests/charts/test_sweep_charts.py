@@ -39,7 +39,10 @@ def test_lines_are_means_with_the_range_as_a_band(frame):
 def test_a_panel_for_each_value_of_a_third_setting_on_one_scale(frame):
     drawn = sweep_lines(frame, "page_size", group="preset", panels="kv_tokens")
     small, large = drawn.axes[:2]
-    assert [ax.get_title(loc="left") for ax in (small, large)] == ["KV pool (tokens) 1k", "KV pool (tokens) 2k"]
+    assert [ax.get_title(loc="left") for ax in (small, large)] == [
+        "KV pool (tokens) 1k",
+        "KV pool (tokens) 2k",
+    ]
     assert [line.get_ydata().tolist() for line in small.get_lines()] == [[0.1, 0.2], [0.5, 0.6]]
     assert [line.get_ydata().tolist() for line in large.get_lines()] == [[0.3, 0.4], [0.7]]
     assert small.get_ylim() == large.get_ylim()
@@ -105,3 +108,17 @@ def test_histograms_of_h_c_and_what_is_lost():
     assert len({ax.get_xlim() for ax in drawn.axes}) == 1  # one scale
     assert drawn._suptitle.get_text() == "Hits of 4 requests"
     assert hit_chart(requests.iloc[:0]).axes[0].get_title(loc="left").endswith("no request")
+
+
+def test_one_call_chooses_the_theme_of_every_chart(frame):
+    from depthchart.charts import use_theme
+
+    try:
+        use_theme("dark")
+        assert "#14181d" in to_svg(sweep_lines(frame, "page_size"))
+        assert "#14181d" not in to_svg(sweep_lines(frame, "page_size", theme="light"))
+    finally:
+        use_theme("light")
+    assert "#14181d" not in to_svg(sweep_lines(frame, "page_size"))
+    with pytest.raises(ValueError, match="theme='drak': must be one of light, dark; nearest: 'dark'"):
+        use_theme("drak")

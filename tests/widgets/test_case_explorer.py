@@ -71,7 +71,11 @@ def test_the_catalogue_agrees_with_what_is_shown(explorer):
 @pytest.mark.parametrize(
     ("case", "engine", "said"),
     [
-        ("llamacpp-24035", "llamacpp-24035", "less is reused than the right answer allows: 0 tokens reused for 9676"),
+        (
+            "llamacpp-24035",
+            "llamacpp-24035",
+            "less is reused than the right answer allows: 0 tokens reused for 9676",
+        ),
         ("llamacpp-24035", "llamacpp", "Right: what the case asks for came out"),
         ("vllm-51113-run", "vllm-align-before-51113", "Wrong state"),
         ("vllm-25752", "vllm-all", "Right: what the case asks for came out"),

@@ -59,7 +59,9 @@ def test_a_small_prefill_budget_cuts_the_prompt(explorer):
     assert explorer.decisions.value.count("604") > 0
     explorer.prefill.value = 256
     steps = [row[1] for row in explorer.path.rows()[1:]]
-    assert all(int(b.replace(",", "")) - int(a.replace(",", "")) <= 256 for a, b in (s.split(" to ") for s in steps))
+    assert all(
+        int(b.replace(",", "")) - int(a.replace(",", "")) <= 256 for a, b in (s.split(" to ") for s in steps)
+    )
     assert "chunked_prefill_size=256" in explorer.repeat.value
 
 
@@ -78,7 +80,9 @@ def test_the_page_decides_the_theme(explorer):
 def test_what_is_shown_can_be_repeated(explorer):
     from html import unescape
 
-    lines = unescape(explorer.repeat.value.split("<pre", 1)[1].split(">", 1)[1].split("</pre>")[0]).splitlines()
+    lines = unescape(
+        explorer.repeat.value.split("<pre", 1)[1].split(">", 1)[1].split("</pre>")[0]
+    ).splitlines()
     given = {}
     exec("\n".join([*lines[:-1], f"again = {lines[-1]}"]), given)
     assert given["again"].verdict == explorer.path.verdict

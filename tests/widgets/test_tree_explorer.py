@@ -166,7 +166,9 @@ def test_every_node_can_be_clicked_where_it_is_drawn(explorer):
 
 
 def test_it_says_how_to_repeat_the_run(explorer):
-    text = next(part.value for part in explorer.children if "To repeat this run" in getattr(part, "value", ""))
+    text = next(
+        part.value for part in explorer.children if "To repeat this run" in getattr(part, "value", "")
+    )
     assert "depthchart simulate agentic --rule prefix_relative --limit 150" in text
     assert "--no-strict" in text
 

@@ -205,7 +205,9 @@ def _other_stage(case: Case, under: str) -> Stage:
 
 def _said(case: Case, result: Outcome) -> str:
     if case.kind == "note":
-        where = f"The test {case.covered_by} shows it." if case.covered_by else f"What it needs: {case.needs}."
+        where = (
+            f"The test {case.covered_by} shows it." if case.covered_by else f"What it needs: {case.needs}."
+        )
         return f"There is no tree to see here: no depth rule decides this. {where}"
     words = {
         "ok": "Right: what the case asks for came out",
@@ -236,7 +238,10 @@ def _rows(case: Case, under: str, result: Outcome) -> Rows:
     if case.kind == "geometry":
         head = ("geometry", "gives", "right")
         shown = zip(case.rows, result.values, strict=False)
-        return [head, *((_spelled(row["geometry"]), _gives(row, values), _wanted(row)) for row, values in shown)]
+        return [
+            head,
+            *((_spelled(row["geometry"]), _gives(row, values), _wanted(row)) for row, values in shown),
+        ]
     head = ("page [tokens]", "ranges that one request frees", "right")
     return [head] + [
         (
@@ -271,7 +276,10 @@ def _extend_rows(case: Case, under: str) -> Rows:
 def _gives(row: Mapping[str, Any], values: Any) -> str:
     if values == "refused":
         return "refused"
-    return ", ".join(f"{name} {value}" for name, value in zip(row.get("values", {}), values, strict=False)) or "legal"
+    return (
+        ", ".join(f"{name} {value}" for name, value in zip(row.get("values", {}), values, strict=False))
+        or "legal"
+    )
 
 
 def _wanted(row: Mapping[str, Any]) -> str:

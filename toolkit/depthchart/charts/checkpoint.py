@@ -15,7 +15,7 @@ from depthchart.charts.marks import Marks, collect_marks
 from depthchart.charts.placing import Room, fit_text, text_width
 from depthchart.charts.sheet import ROW, TEXT, Sheet
 from depthchart.charts.strokes import Segment, add_lines
-from depthchart.charts.style import Palette, figure, style
+from depthchart.charts.style import DEFAULT, Palette, figure, style
 from depthchart.geometry import Geometry
 
 __all__ = ["checkpoint_chart"]
@@ -29,7 +29,7 @@ def checkpoint_chart(
     geometry: Geometry | None = None,
     *,
     title: str | None = None,
-    theme: str = "light",
+    theme: str = DEFAULT,
     max_nodes: int = 200,
     window: tuple[float, float] | None = None,
     highlight: Collection[int] = (),

@@ -11,7 +11,7 @@ from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from depthchart.charts.depths import depth_text
 from depthchart.charts.layout import require_columns
-from depthchart.charts.style import figure, style
+from depthchart.charts.style import DEFAULT, figure, style
 
 __all__ = ["hit_chart"]
 
@@ -20,7 +20,7 @@ BINS = 30
 Values = npt.NDArray[np.float64]
 
 
-def hit_chart(requests: pd.DataFrame, *, title: str | None = None, theme: str = "light") -> Figure:
+def hit_chart(requests: pd.DataFrame, *, title: str | None = None, theme: str = DEFAULT) -> Figure:
     """Histograms over a run's requests (columns.REQUESTS), side by side on one scale, in tokens: H, the prefix whose KV
     was in the tree; C, the part of it that was reused since a state lay at its end; and H − C.
 
@@ -37,7 +37,9 @@ def hit_chart(requests: pd.DataFrame, *, title: str | None = None, theme: str = 
         fig = figure(10, 3, theme=theme)
         axes = fig.subplots(1, 3, sharex=True, sharey=True)
         names = ("H: its KV was in the tree", "C: reused, a state lay there", "H − C: found and thrown away")
-        for ax, column, name, colour in zip(axes, values, names, (c.kv_edge, c.state, c.misplaced), strict=True):
+        for ax, column, name, colour in zip(
+            axes, values, names, (c.kv_edge, c.state, c.misplaced), strict=True
+        ):
             _histogram(ax, column, edges, colour)
             ax.set_title(f"{name}\n{_told(column)}")
         axes[0].set_ylabel("requests")

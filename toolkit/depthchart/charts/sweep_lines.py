@@ -7,7 +7,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from depthchart.charts.layout import require_columns
-from depthchart.charts.style import Palette, figure, style
+from depthchart.charts.style import DEFAULT, Palette, figure, style
 from depthchart.charts.sweeps import short_value, words_of
 
 __all__ = ["MOST_LINES", "sweep_lines"]
@@ -24,7 +24,7 @@ def sweep_lines(
     group: str | None = None,
     panels: str | None = None,
     title: str | None = None,
-    theme: str = "light",
+    theme: str = DEFAULT,
 ) -> Figure:
     """``value`` against ``x``: the mean of the rows that share a place, and from the least to the most of them as a band.
 
@@ -46,7 +46,9 @@ def sweep_lines(
     names = list(dict.fromkeys(good[panels])) if panels else [None]
     lines = list(dict.fromkeys(good[group])) if group else [None]
     if len(lines) > MOST_LINES:
-        raise ValueError(f"group={group!r}: has {len(lines)} values; at most {MOST_LINES} lines can be told apart")
+        raise ValueError(
+            f"group={group!r}: has {len(lines)} values; at most {MOST_LINES} lines can be told apart"
+        )
     steps = sorted(good[x].unique())
     with style(theme) as c:
         columns = min(len(names), 3)
@@ -65,7 +67,14 @@ def sweep_lines(
             ax.set_axis_off()
         if group:
             handles, labels = grid[0, 0].get_legend_handles_labels()
-            fig.legend(handles, labels, loc="outside lower left", ncols=MOST_LINES, title=words_of(group), title_fontsize=8)
+            fig.legend(
+                handles,
+                labels,
+                loc="outside lower left",
+                ncols=MOST_LINES,
+                title=words_of(group),
+                title_fontsize=8,
+            )
         if title:
             fig.suptitle(title, x=0.01, ha="left")
     return fig

@@ -14,7 +14,7 @@ from matplotlib.image import AxesImage
 
 from depthchart.charts.layout import require_columns
 from depthchart.charts.spots import mark_spot
-from depthchart.charts.style import Palette, figure, style
+from depthchart.charts.style import DEFAULT, Palette, figure, style, theme_name
 
 __all__ = ["axes_to_draw", "heat_map", "pareto", "pareto_front", "short_value", "value_text", "words_of"]
 
@@ -31,7 +31,7 @@ def heat_map(
     *,
     panels: str | None = None,
     title: str | None = None,
-    theme: str = "light",
+    theme: str = DEFAULT,
 ) -> Figure:
     """``value`` over two settings, one panel for each value of ``panels``; the mean where several rows share a cell.
 
@@ -65,7 +65,7 @@ def heat_map(
         )
         grid = fig.subplots(rows, columns, squeeze=False)
         shades = LinearSegmentedColormap.from_list(
-            "depthchart", [c.paper, c.kv, c.kv_edge, c.locked if theme == "light" else c.state]
+            "depthchart", [c.paper, c.kv, c.kv_edge, c.locked if theme_name(theme) == "light" else c.state]
         )
         limits = (float(values.min()), float(values.max()))
         image = None
@@ -144,7 +144,7 @@ def pareto(
     group: str | None = None,
     shade: str | None = None,
     title: str | None = None,
-    theme: str = "light",
+    theme: str = DEFAULT,
 ) -> Figure:
     """Every configuration as a mark at its cost and its value, and the line of those that no other one beats in both.
 
@@ -207,7 +207,9 @@ def _points(
             sizes = 20 + 160 * _scaled(part[shade].astype(float), good[shade].astype(float))
         xs, ys = part[cost].astype(float), part[value].astype(float)
         label = None if name is None else str(name)
-        ax.scatter(xs, ys, s=sizes, marker=marker, color=colour, edgecolor=c.paper, lw=0.8, zorder=2, label=label)
+        ax.scatter(
+            xs, ys, s=sizes, marker=marker, color=colour, edgecolor=c.paper, lw=0.8, zorder=2, label=label
+        )
         for row, x, y in zip(part.index, xs, ys, strict=True):
             what = "" if name is None else f"{name}: "
             tip = f"{what}{words_of(cost)} {short_value(x)}, {words_of(value)} {value_text(value, y)}"

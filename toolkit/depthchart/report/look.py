@@ -62,10 +62,12 @@ h1, h2, p, figcaption, code, li { overflow-wrap: anywhere; }
 
 # A figure's colours of the light theme become variables of the page, so that it follows the reader's theme.
 _THEMED: Final = {
-    getattr(PALETTES["light"], field.name): field.name.replace("_", "-") for field in fields(PALETTES["light"])
+    getattr(PALETTES["light"], field.name): field.name.replace("_", "-")
+    for field in fields(PALETTES["light"])
 }
 _DARK = " ".join(
-    f"--c-{field.name.replace('_', '-')}: {getattr(PALETTES['dark'], field.name)};" for field in fields(PALETTES["dark"])
+    f"--c-{field.name.replace('_', '-')}: {getattr(PALETTES['dark'], field.name)};"
+    for field in fields(PALETTES["dark"])
 )
 STYLE: Final = _STYLE.replace("__DARK__", _DARK)
 

@@ -106,7 +106,7 @@ def _comparison(page: Page, runs: Mapping[str, Run]) -> None:
     columns = ["admitted_s", "reused_tokens", "lost_tokens"]
     data = pd.concat([frame[columns].assign(run=label) for label, frame in requests.items()])
     page.figure(
-        compare_chart(requests, stopped),
+        compare_chart(requests, stopped, theme="light"),
         f"Tokens reused, and tokens found in the KV but thrown away, as the trace goes on.{left}",
         {"reuse": data},
     )
@@ -120,10 +120,17 @@ def _run(page: Page, label: str, run: Run) -> None:
         page.section(f"What broke{of}")
         _faults(page, run)
     page.section(f"Schedule and reuse{of}")
-    page.figure(schedule_chart(steps), "What each step did, and how full the pools were.", {"steps": steps})
-    page.figure(reuse_chart(requests), "What became of the prompts' tokens.", {"requests": requests})
+    page.figure(
+        schedule_chart(steps, theme="light"),
+        "What each step did, and how full the pools were.",
+        {"steps": steps},
+    )
+    page.figure(
+        reuse_chart(requests, theme="light"), "What became of the prompts' tokens.", {"requests": requests}
+    )
     hits = ["request", "kv_hit_tokens", "reused_tokens", "lost_tokens"]
-    page.figure(hit_chart(requests), "How many requests found how much in the cache.", {"hits": requests[hits]})
+    hist = hit_chart(requests, theme="light")
+    page.figure(hist, "How many requests found how much in the cache.", {"hits": requests[hits]})
     page.section(f"The tree through time{of}")
     _film(page, run)
     page.section(f"Checkpoints{of}")
@@ -175,7 +182,7 @@ def _film(page: Page, run: Run) -> None:
     )
     final = run.nodes()
     page.figure(
-        checkpoint_chart(final, None, run.geometry, title="The tree when the run ended"),
+        checkpoint_chart(final, None, run.geometry, title="The tree when the run ended", theme="light"),
         "The radix tree when the run ended.",
         {"nodes": final},
     )

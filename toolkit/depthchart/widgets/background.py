@@ -35,7 +35,9 @@ class WorkBar(w.VBox):
         self.stop = w.Button(description="Stop", disabled=True, layout=w.Layout(width="80px"))
         self.bar = w.IntProgress(min=0, max=1, layout=w.Layout(width="220px", display="none"))
         self.count, self.message = w.HTML(), w.HTML()
-        row = w.HBox([*before, self.start, self.stop, self.bar, self.count], layout=w.Layout(flex_flow="row wrap"))
+        row = w.HBox(
+            [*before, self.start, self.stop, self.bar, self.count], layout=w.Layout(flex_flow="row wrap")
+        )
         super().__init__([row, self.message])
         self.add_class("depthchart-work")
         self.start.on_click(lambda button: self.begin())

@@ -203,7 +203,9 @@ def _story(shown: Stage, step: int | None) -> str:
     """Tables of the case, or the whole story with the chosen step in bold; where it ended, and the tree, come last."""
     parts = []
     if shown.rows:
-        parts.append(f'<div style="line-height:1.35;overflow:auto;max-height:340px">{table_html(shown.rows)}</div>')
+        parts.append(
+            f'<div style="line-height:1.35;overflow:auto;max-height:340px">{table_html(shown.rows)}</div>'
+        )
     if not shown.entries and shown.geometry is not None:
         parts.append(geometry_html(shown.geometry))
     if shown.lines:

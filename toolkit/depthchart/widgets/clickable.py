@@ -84,7 +84,9 @@ class Rows(Clickable):
     _css = (_HERE / "clickable.css").read_text(encoding="utf-8")
     html = t.Unicode().tag(sync=True)
 
-    def show(self, rows: Sequence[Sequence[object]], keys: Iterable[str], numeric: Sequence[int] = ()) -> None:
+    def show(
+        self, rows: Sequence[Sequence[object]], keys: Iterable[str], numeric: Sequence[int] = ()
+    ) -> None:
         """Show text cells, the head first; ``keys`` are those of the rows below it."""
         start, head, *body = table_html(rows, numeric=numeric).split("<tr>")
         keyed = [f'<tr data-key="{escape(key)}">{row}' for key, row in zip(keys, body, strict=True)]

@@ -28,7 +28,16 @@ from depthchart.widgets.reporting import ReportBar
 
 __all__ = ["GeometryExplorer", "geometry_explorer"]
 
-PAGES = (1, 16, 32, 64, 128, 256, 528, 1024)  # 528: what vLLM chose for a model whose states are large (vllm#40696)
+PAGES = (
+    1,
+    16,
+    32,
+    64,
+    128,
+    256,
+    528,
+    1024,
+)  # 528: what vLLM chose for a model whose states are large (vllm#40696)
 DCP_SIZES = (1, 2, 3, 4, 8, 16)
 CHUNKS = (16, 32, 64, 128, 256)
 INDEX_POOLS = (1, 2, 4, 8)
@@ -77,9 +86,13 @@ class GeometryExplorer(w.VBox):
         self, start: Mapping[str, int], rule: str, offered: Mapping[str, Sequence[int]], theme: str = AUTO
     ) -> None:
         RULES[rule]
-        self.page = _slider("page size", "page_size", start, offered, "scheduler page, in tokens; prefill cuts land on it")
+        self.page = _slider(
+            "page size", "page_size", start, offered, "scheduler page, in tokens; prefill cuts land on it"
+        )
         self.dcp = _slider("DCP size", "dcp_size", start, offered, "ranks that share each sequence's KV")
-        self.chunk = _slider("chunk width", "chunk_width", start, offered, "tokens per chunk of the scan kernel")
+        self.chunk = _slider(
+            "chunk width", "chunk_width", start, offered, "tokens per chunk of the scan kernel"
+        )
         self.rule = _drop_down("rule", list(RULES), rule, "which depths get a checkpoint")
         self.pool = _drop_down(
             "index pool",
@@ -101,7 +114,15 @@ class GeometryExplorer(w.VBox):
         self.path: OnePath | None = None
         self.redraw_ms = 0.0
         self.report = ReportBar(self._write_report, "out/geometry.html")
-        parts = [self.grids, self.picture, self.verdict, self.decisions, self.advice, self.repeat, self.report]
+        parts = [
+            self.grids,
+            self.picture,
+            self.verdict,
+            self.decisions,
+            self.advice,
+            self.repeat,
+            self.report,
+        ]
         self._result = w.VBox(parts)
         left = w.VBox([self.page, self.dcp, self.chunk])
         right = w.VBox([self.rule, self.pool, self.prefill, self.timing])

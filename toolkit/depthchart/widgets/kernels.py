@@ -112,7 +112,9 @@ class KernelExplorer(w.VBox):
         page = Page("Scan kernels against their chunk width")
         page.section("Throughput and share of the roofline")
         page.figure(
-            kernel_chart(self.rows), "The fastest round, and down to the median.", {"rows": self.rows}
+            kernel_chart(self.rows, theme="light"),
+            "The fastest round, and down to the median.",
+            {"rows": self.rows},
         )
         page.table(_table(self.rows), range(2, 8))
         return page.provenance(dict(_told(self.rows))).write(path, advance=advance)

@@ -10,7 +10,15 @@ from depthchart.charts.style import Palette
 from depthchart.display import table_html
 from depthchart.geometry import Advice, Geometry
 
-__all__ = ["advice_panel", "decision_panel", "error_panel", "grid_line", "marks_panel", "repeat_panel", "verdict_panel"]
+__all__ = [
+    "advice_panel",
+    "decision_panel",
+    "error_panel",
+    "grid_line",
+    "marks_panel",
+    "repeat_panel",
+    "verdict_panel",
+]
 
 
 # Middle tones that are read on a white page and on a black one; meanings as in charts.style.

@@ -74,7 +74,9 @@ class SweepExplorer(w.VBox):
         )
         self.axes = {name: _choice(name, values) for name, values in ranges.items()}
         self.start = WorkBar("Run the sweep", self._sweep)
-        self.pick = w.Dropdown(description="open", options=[], layout=w.Layout(width="640px", max_width="98%"))
+        self.pick = w.Dropdown(
+            description="open", options=[], layout=w.Layout(width="640px", max_width="98%")
+        )
         self.opener = WorkBar("As a run", self._open, self.pick)
         self.message, self.repeat = w.HTML(), w.HTML()
         self.hint = w.HTML(
@@ -87,7 +89,16 @@ class SweepExplorer(w.VBox):
         self.theme = Theme(theme, self.heat, self._draw)
         self.report = ReportBar(self._write_report, "out/sweep.html")
         self.run = w.VBox()
-        parts = [self.hint, self.heat, self.front, self.table, self.opener, self.run, self.repeat, self.report]
+        parts = [
+            self.hint,
+            self.heat,
+            self.front,
+            self.table,
+            self.opener,
+            self.run,
+            self.repeat,
+            self.report,
+        ]
         self.results = w.VBox(parts, layout=w.Layout(display="none"))
         wrap = w.Layout(flex_flow="row wrap")
         boxes = w.HBox(list(self.axes.values()), layout=wrap)

@@ -23,9 +23,7 @@ MOST_PAST = 200
 class TreePane(w.VBox):
     """Shows one moment after another of ``rewind``; ``node_id`` is the node whose history is told."""
 
-    def __init__(
-        self, rewind: Rewind, geometry: Geometry, *, theme: str = AUTO, clock: bool = True
-    ) -> None:
+    def __init__(self, rewind: Rewind, geometry: Geometry, *, theme: str = AUTO, clock: bool = True) -> None:
         self.load(rewind, geometry, clock=clock)
         self.head, self.words, self.past = w.HTML(), w.HTML(), w.HTML()
         self.picture = Picture(alt="the radix tree over token depth; click a node for its history")
