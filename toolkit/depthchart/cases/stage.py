@@ -225,11 +225,11 @@ def _reuse_rows(case: Case, matches: Sequence[Matched]) -> Rows:
     for event in matches:
         first.setdefault(event.request, event)
     right = [*map(str, case.right_reuse), *("–" for _ in range(len(first)))]
-    head = ("request", "KV alone [tokens]", "reused [tokens]", "right [tokens]")
-    return [head] + [
+    rows: Rows = [
         (name, f"{event.kv_tokens:,}", f"{event.tokens:,}", wanted)
         for (name, event), wanted in zip(first.items(), right, strict=False)
     ]
+    return [("request", "KV alone [tokens]", "reused [tokens]", "right [tokens]"), *rows]
 
 
 def _rows(case: Case, under: str, result: Outcome) -> Rows:
@@ -242,8 +242,7 @@ def _rows(case: Case, under: str, result: Outcome) -> Rows:
             head,
             *((_spelled(row["geometry"]), _gives(row, values), _wanted(row)) for row, values in shown),
         ]
-    head = ("page [tokens]", "ranges that one request frees", "right")
-    return [head] + [
+    ranges: Rows = [
         (
             str(row["page"]),
             ", ".join(f"[{a}, {b})" for a, b in row["segments"]),
@@ -251,6 +250,7 @@ def _rows(case: Case, under: str, result: Outcome) -> Rows:
         )
         for row in case.rows
     ]
+    return [("page [tokens]", "ranges that one request frees", "right"), *ranges]
 
 
 def _extend_rows(case: Case, under: str) -> Rows:

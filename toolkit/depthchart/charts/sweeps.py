@@ -114,10 +114,12 @@ def _cells(
     ax.set(xlabel=words_of(x), ylabel=words_of(y))
     ax.tick_params(length=0)
     ax.grid(visible=False)
-    for (across, up), rows in part.groupby([x, y], sort=False).groups.items():
-        column, row = table.columns.get_loc(across), table.index.get_loc(up)
-        tip = _cell_tip(part.loc[rows], x, y, value)
-        mark_spot(ax, ",".join(map(str, rows)), (column - 0.5, row - 0.5, column + 0.5, row + 0.5), tip)
+    columns: list[Any] = list(table.columns)
+    lines: list[Any] = list(table.index)
+    for (across, up), own in part.groupby([x, y], sort=False):  # type: ignore[misc]
+        column, row = columns.index(across), lines.index(up)
+        box = (column - 0.5, row - 0.5, column + 0.5, row + 0.5)
+        mark_spot(ax, ",".join(map(str, own.index)), box, _cell_tip(own, x, y, value))
     for (row, column), number in np.ndenumerate(table.to_numpy()):
         if np.isnan(number):
             ax.text(column, row, "illegal", ha="center", va="center", size=7, color=c.muted)

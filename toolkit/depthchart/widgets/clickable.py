@@ -60,7 +60,7 @@ class Picture(Clickable):
     _esm = (_HERE / "clickable.js").read_text(encoding="utf-8")
     _css = (_HERE / "clickable.css").read_text(encoding="utf-8")
     value = t.Bytes().tag(sync=True)
-    spots = t.List().tag(sync=True)
+    spots: Any = t.List().tag(sync=True)
     alt = t.Unicode().tag(sync=True)
     dark = t.Bool(False).tag(sync=True)
     reveal = t.Bool(False).tag(sync=True)
