@@ -57,7 +57,7 @@ def _block(block: Block, drawn: Callable[[], None]) -> str:
         case Prose(text):
             return f"<p>{escape(text)}</p>"
         case Markup(html):
-            return html
+            return f'<div class="wide" tabindex="0">{html}</div>'
         case Table():
             return _table(block)
         case Listing(lines, summary):
@@ -77,7 +77,7 @@ def _table(table: Table) -> str:
     html = table_html(table.rows, numeric=table.numeric).replace("<table ", "<table data-sort ", 1)
     head, body = html.split("</thead>", 1)
     body = _LONG_CELL.sub(r'<td class="words"\1', body)
-    html = f"{head}</thead>{body}"
+    html = f"{head.replace('_', '_<wbr>')}</thead>{body}"  # long names may be broken
     return f'{words}<div class="{kind}" tabindex="0">{html}</div>'
 
 

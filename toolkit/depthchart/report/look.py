@@ -51,7 +51,7 @@ details { margin: .8rem 0; } summary { cursor: pointer; color: var(--link); }
 .film .controls button { font: inherit; padding: .1rem .6rem; border: 1px solid var(--edge); border-radius: 4px;
                          background: var(--soft); cursor: pointer; min-width: 2.4rem; }
 .film ul { margin: .2rem 0; padding-left: 1.2rem; font-size: .85rem; min-height: 4rem; }
-.wide th, .wide td { white-space: nowrap; } .wide td.words { white-space: normal; min-width: 16rem; }
+.wide td { white-space: nowrap; } .wide td.words { white-space: normal; min-width: 16rem; }
 svg { max-width: 100%; height: auto; }
 h1, h2, p, figcaption, code, li { overflow-wrap: anywhere; }
 @media (max-width: 30rem) { body { padding: 1rem .8rem 3rem; font-size: 14px; } .film .controls button { min-width: 2rem; }

@@ -63,7 +63,7 @@ def sweep_page(
         front, "Every configuration; the line joins those that no other one beats.", {"results": frame}
     )
     ordered = frame.sort_values("reuse", ascending=False, kind="stable")
-    empty = [name for name in ordered if ordered[name].isna().all()]
+    empty = [name for name in ordered if (ordered[name].isna() | ordered[name].eq("")).all()]
     rows = frame_rows(ordered.drop(columns=empty))
     numeric = [at for at, name in enumerate(rows[0]) if pd.api.types.is_numeric_dtype(frame[str(name)])]
     page.section("Every configuration").table(rows, numeric, "Click a heading to sort.")
