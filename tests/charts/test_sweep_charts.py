@@ -99,9 +99,9 @@ def test_histograms_of_h_c_and_what_is_lost():
     drawn = hit_chart(requests)
     titles = [ax.get_title(loc="left") for ax in drawn.axes]
     assert [title.split("\n")[1] for title in titles] == [
-        "nought for 1 of 4, median of the rest 200",
-        "nought for 2 of 4, median of the rest 150",
-        "nought for 2 of 4, median of the rest 150",
+        "0 in 1 of 4; median of the others 200",
+        "0 in 2 of 4; median of the others 150",
+        "0 in 2 of 4; median of the others 150",
     ]
     counts = [sum(patch.get_height() for patch in ax.patches) for ax in drawn.axes]
     assert counts == [3, 2, 2]

@@ -24,7 +24,7 @@ def hit_chart(requests: pd.DataFrame, *, title: str | None = None, theme: str = 
     """Histograms over a run's requests (columns.REQUESTS), side by side on one scale, in tokens: H, the prefix whose KV
     was in the tree; C, the part of it that was reused since a state lay at its end; and H − C.
 
-    Requests for which a value is nought are counted above their panel instead of drawn; those without a match yet (<NA>)
+    Requests for which a value is 0 are counted above their panel instead of drawn; those without a match yet (<NA>)
     are left out. Raises ValueError naming missing columns.
     """
     parts = ("kv_hit_tokens", "reused_tokens", "lost_tokens")
@@ -59,5 +59,5 @@ def _told(column: Values) -> str:
     if not len(column):
         return "no request"
     some = column[column > 0]
-    middle = f", median of the rest {np.median(some):,.0f}" if len(some) else ""
-    return f"nought for {len(column) - len(some):,} of {len(column):,}{middle}"
+    middle = f"; median of the others {np.median(some):,.0f}" if len(some) else ""
+    return f"0 in {len(column) - len(some):,} of {len(column):,}{middle}"
