@@ -56,7 +56,7 @@ def test_a_case_from_the_index(run_notebook, visit, lab, lab_home, offline):
     visit.settle()
     visit.picture("case-note")
     root.locator("select").first.select_option("split-leaves-state-on-child")
-    root.locator("pre", has_text="split-leaves-state-on-child").wait_for()
+    root.locator("pre", has_text="split-leaves-state-on-child").first.wait_for()
     visit.settle()
     visit.picture("case-other")
 
