@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from depthchart.cases.catalogue import KINDS, catalogue, find_case
-from depthchart.cases.outcome import OUTCOMES, by_name, _simulated, matrix
+from depthchart.cases.outcome import OUTCOMES, _simulated, by_name, matrix
 from depthchart.cli import main
 from depthchart.commands.cases import unexpected
 from depthchart.depth import RULES

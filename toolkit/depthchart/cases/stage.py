@@ -29,9 +29,10 @@ Rows = list[tuple[str, ...]]
 @dataclass(frozen=True)
 class Stage:
     """``under`` is the depth rule or engine preset, ``about`` says what that is; ``said`` is how it came out, in one
-    sentence, ``faults`` the broken invariants. ``entries`` are the events of its tree (empty where there is none; with
-    ``clock`` their times are seconds), ``lines`` the story step by step, ``rows`` a table below its head. ``strict``:
-    whether the case can be stopped at a broken invariant and is (None: it cannot). ``command`` repeats it."""
+    sentence, ``faults`` the broken invariants; ``right``: whether it is what the case asks for (None: nothing ran).
+    ``entries`` are the events of its tree (empty where there is none; with ``clock`` their times are seconds), ``lines``
+    the story step by step, ``rows`` a table below its head. ``strict``: whether the case can be stopped at a broken
+    invariant and is (None: it cannot). ``command`` repeats it."""
 
     name: str
     under: str
@@ -41,6 +42,7 @@ class Stage:
     geometry: Geometry | None
     said: str
     faults: list[str]
+    right: bool | None
     command: str
     entries: Sequence[Entry] = ()
     clock: bool = False
@@ -76,7 +78,10 @@ def stage(name: str, under: str | None = None, *, strict: bool | None = None) ->
     chosen = under or _shows(case)
     if case.kind == "script":
         shown = _script_stage(_as_script(case, chosen), None, strict, case.id)
-        return shown if shown.strict else replace(shown, said=_said(case, run_case(case, chosen)))
+        if shown.strict:
+            return shown
+        result = run_case(case, chosen)
+        return replace(shown, said=_said(case, result), right=result.outcome == "ok")
     return _other_stage(case, chosen)
 
 
@@ -135,6 +140,7 @@ def _script_stage(script: Script, under: str | None, strict: bool | None, case_i
         geometry=script.geometry,
         said=f"{said[0].upper()}{said[1:]}.",
         faults=faults,
+        right=not faults,
         command=command,
         entries=tuple(replay.log),
         lines=lines,
@@ -196,6 +202,7 @@ def _other_stage(case: Case, under: str) -> Stage:
         geometry=Geometry(**case.geometry) if case.geometry else None,
         said=_said(case, result),
         faults=faults,
+        right=None if case.kind == "note" else result.outcome == "ok",
         command=f"depthchart cases list {case.id}"
         if case.kind == "note"
         else f"depthchart cases run {case.id} {flag} {under}",

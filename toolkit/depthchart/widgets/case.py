@@ -123,7 +123,7 @@ class CaseExplorer(w.VBox):
         if can and shown.strict != self.strict.value:
             self.stage = shown = stage(self.case.value, under, strict=self.strict.value)
         self.strict.layout.display = None if can else "none"
-        self.verdict.value = verdict_panel(shown.said, shown.faults)
+        self.verdict.value = verdict_panel(shown.said, shown.faults, shown.right)
         self.intro.value = _intro(shown)
         self.repeat.value = repeat_panel([shown.command])
         parts: list[Any] = [self.intro, self.verdict]

@@ -40,10 +40,11 @@ def grid_line(geometry: Geometry, rule: str) -> str:
     return _small(" · ".join(f"{name} <b>{tokens:,}</b>" for name, tokens in grids) + " tokens")
 
 
-def verdict_panel(sentence: str, faults: Iterable[str]) -> str:
-    """What the second request gains, and the broken invariants below it."""
-    colours, broken = _BOTH, list(faults)
-    edge = colours.misplaced if broken else colours.state
+def verdict_panel(sentence: str, faults: Iterable[str], right: bool | None = True) -> str:
+    """What came of it, and the broken invariants below it. ``right``: whether it is what was asked for (None: nothing
+    ran); the edge tells it by its colour."""
+    broken = list(faults)
+    edge = _BOTH.misplaced if broken else _BOTH.state if right else _BOTH.muted if right is None else _BOTH.refused
     items = "".join(f"<li>{escape(text)}</li>" for text in dict.fromkeys(broken))
     told = f'<ul style="margin:2px 0 0;padding-left:20px">{items}</ul>' if items else ""
     return f'<div style="{_box(edge)}">{escape(sentence)}{told}</div>'
