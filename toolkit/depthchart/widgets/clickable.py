@@ -65,11 +65,11 @@ class Picture(Clickable):
     dark = t.Bool(False).tag(sync=True)
     reveal = t.Bool(False).tag(sync=True)
 
-    def show(self, drawn: Figure | Drawn) -> None:
-        """Show a figure with its spots."""
+    def show(self, drawn: Figure | Drawn, *, clickable: bool = True) -> None:
+        """Show a figure with its spots; ``clickable=False`` leaves them out, where a click would do nothing."""
         svg, found = drawn if isinstance(drawn, tuple) else self.draw(drawn)
         with self.hold_sync():  # together, or a click would meet the spots of another picture
-            self.value, self.spots = svg, found
+            self.value, self.spots = svg, found if clickable else []
 
     @staticmethod
     def draw(figure: Figure) -> Drawn:

@@ -171,7 +171,7 @@ class GeometryExplorer(w.VBox):
         figure = checkpoint_chart(
             path.nodes, path.checkpoints, path.geometry, title=title, theme=self.theme.name
         )
-        self.picture.show(figure)
+        self.picture.show(figure, clickable=False)  # a node of one text has no history beyond the table below
         self.grids.value = grid_line(path.geometry, path.rule)
         self.verdict.value = verdict_panel(path.verdict, path.faults)
         self.decisions.value = decision_panel(path)
