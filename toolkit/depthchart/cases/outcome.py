@@ -77,13 +77,18 @@ def by_name(name: str) -> Preset:
 
 
 def outcome_table(found: Mapping[str, Mapping[str, Outcome]] | None = None) -> pd.DataFrame:
-    """A matrix as a frame of outcomes: cases down, rules across. Needs pandas."""
+    """A matrix as a frame of outcomes: cases down; across the rules that all ran under, then what each case's own
+    presets made of it. Needs pandas."""
     import pandas as pd
 
     rows = matrix() if found is None else found
-    return pd.DataFrame(
-        {case: {rule: one.outcome for rule, one in row.items()} for case, row in rows.items()}
-    ).T
+    names = [name for name in next(iter(rows.values()), {}) if all(name in row for row in rows.values())]
+    table = {case: {name: row[name].outcome for name in names} for case, row in rows.items()}
+    for case, row in rows.items():
+        table[case]["its presets"] = ", ".join(
+            f"{name}: {one.outcome}" for name, one in row.items() if name not in names
+        )
+    return pd.DataFrame(table).T
 
 
 def case_frames(case: Case | str, rule: str) -> tuple[pd.DataFrame, pd.DataFrame, Geometry]:

@@ -114,7 +114,10 @@ def _cuts(ax: Axes, sheet: Sheet, marks: Marks, c: Palette) -> None:
                 continue  # the axis has a nought of its own
             text, x = f"{depth:,}", sheet.x(depth)
             width = text_width(text, TEXT) + 2
-            spot = room.first_free((left, y - 4, left + width, y + 4) for left in (x + 2, x - 2 - width))
+            sides = [x + 2, x - 2 - width]
+            if any(0 < sheet.x(other) - x < width + 3 for other in depths):
+                sides.reverse()  # or it would stand beyond the next depth
+            spot = room.first_free((left, y - 4, left + width, y + 4) for left in sides)
             if spot is not None:
                 ax.text(sheet.depth(spot[0] + 1), y, text, size=TEXT, va="center_baseline",
                         bbox={"fc": c.paper, "ec": "none", "pad": 0.4})  # fmt: skip
