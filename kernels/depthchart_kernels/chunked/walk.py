@@ -11,6 +11,7 @@ comes from the same arithmetic as the final state of a run that was cut there, b
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from math import prod
 
@@ -23,6 +24,8 @@ from depthchart_kernels.batch import Batch, IntArray
 
 __all__ = [
     "LOG2E",
+    "TINY",
+    "Scratch",
     "Group",
     "Segment",
     "copy_depth_zero",
@@ -66,6 +69,16 @@ class Segment:
         index, valid = self._index(x.device)
         taken = x[index.clamp(max=x.shape[0] - 1)]
         return taken.masked_fill_(~valid.view(-1, *[1] * (x.ndim - 1)), 0.0).unflatten(0, (-1, self.width))
+
+    @contextmanager
+    def place(self, output: Tensor, kind: torch.dtype) -> Iterator[Tensor]:
+        """Where the segment's rows [chunks, width, ...] of ``output`` may be written in ``kind``; rounded at the end."""
+        if self.whole and output.dtype == kind:
+            yield self.take(output)
+            return
+        rows = output.new_empty([len(self.starts), self.width, *output.shape[1:]], dtype=kind)
+        yield rows
+        self.put(output, rows)
 
     def put(self, output: Tensor, y: Tensor) -> None:
         """Write ``y`` [chunks, width, ...] to the segment's rows of ``output`` [tokens, ...]."""
