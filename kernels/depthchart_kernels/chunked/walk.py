@@ -25,8 +25,8 @@ from depthchart_kernels.batch import Batch, IntArray
 __all__ = [
     "LOG2E",
     "TINY",
-    "Scratch",
     "Group",
+    "Scratch",
     "Segment",
     "copy_depth_zero",
     "exp2",
