@@ -19,7 +19,7 @@ from torch import Tensor
 from torch.nn.functional import threshold
 
 from depthchart_kernels.chunked.parts import Parts
-from depthchart_kernels.chunked.walk import LOG2E, TINY, Scratch, exp2_few, inverse
+from depthchart_kernels.chunked.walk import LOG2E, TINY, Scratch, exp2_few, inverse, pick
 
 __all__ = ["channel_parts"]
 
@@ -64,8 +64,8 @@ def channel_parts(
 
     def cut(chunks: Tensor, depth: Tensor) -> tuple[Tensor, Tensor]:
         later = torch.arange(width, device=k.device) >= depth[:, None]
-        part = decays[chunks].masked_fill_(later.view(-1, 1, blocks, BLOCK, 1), 1.0)
-        keys = k[chunks]
+        part = pick(decays, chunks).masked_fill_(later.view(-1, 1, blocks, BLOCK, 1), 1.0)
+        keys = pick(k, chunks)
         rise, ends, hard = _rise(part, torch.empty_like(part))
         columns = torch.div(keys, rise).mul_(ends[..., None, :])
         if len(hard[0]):

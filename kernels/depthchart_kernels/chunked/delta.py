@@ -27,6 +27,7 @@ from depthchart_kernels.chunked.walk import (
     groups,
     inverse,
     load,
+    pick,
 )
 
 __all__ = ["delta"]
@@ -87,13 +88,13 @@ def head_parts(
     keyed = torch.mul(k, exp2_few(sums[:, :, -1:] - sums, kind), out=scratch("keyed", k.shape, kind))
 
     def cut(chunks: Tensor, depth: Tensor) -> tuple[Tensor, Tensor]:
-        part = sums[chunks]
+        part = pick(sums, chunks)
         end = part[torch.arange(len(depth)), :, depth - 1][:, :, None]
         left = end - part
         left.masked_fill_(
             torch.arange(width, device=k.device)[:, None] >= depth.view(-1, 1, 1, 1), -torch.inf
         )
-        return k[chunks] * exp2_few(left, kind), exp2_few(end, kind)
+        return pick(k, chunks) * exp2_few(left, kind), exp2_few(end, kind)
 
     return Parts(
         rows, v, tri, scores, keyed, exp2_few(sums[:, :, -1:], kind), exp2_few(sums, kind), scale, cut

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from depthchart_kernels.batch import IntArray
-from depthchart_kernels.chunked.walk import Scratch, Segment, matmul, store
+from depthchart_kernels.chunked.walk import Scratch, Segment, pick, store_advanced
 
 __all__ = ["Parts", "walk"]
 
@@ -91,6 +91,5 @@ def _snapshot(parts: Parts, first: int, writes: IntArray, state: Tensor, u: Tens
     for at in range(0, len(writes), AT_ONCE):
         place, depth, slots = (torch.from_numpy(np.ascontiguousarray(x)) for x in writes[at : at + AT_ONCE].T)
         keyed, decay = parts.cut(place + first, depth)
-        then = state[place].mul_(decay)
-        matmul(keyed.mT, u[place + first], then, add=True)
-        store(pool, slots.numpy(), then)
+        rows = pick(u, place + first).flatten(0, 1)
+        store_advanced(pool, slots.numpy(), pick(state, place), decay, keyed.mT.flatten(0, 1), rows)

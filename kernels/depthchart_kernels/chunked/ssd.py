@@ -31,7 +31,8 @@ from depthchart_kernels.chunked.walk import (
     exp2_few,
     groups,
     load,
-    store,
+    pick,
+    store_advanced,
 )
 
 __all__ = ["ssd"]
@@ -141,7 +142,7 @@ def _walk(parts: Parts, segment: Segment, state: Tensor, pool: Tensor | None, sc
 
 def _finish(parts: Parts, y: Tensor, skip: Tensor | None, out: Tensor) -> None:
     """Outputs [n, C, H, P] from what the walk gave; rows past LIMIT anew."""
-    (n, width, heads), (g, r, p) = parts.sums.shape, parts.heads
+    (n, width, _), (g, r, p) = parts.sums.shape, parts.heads
     y = y.view(n, g, width, r, p).transpose(1, 2)
     decay = exp2_few(parts.sums, y.dtype).view(n, width, g, r, 1)
     torch.mul(y, decay, out=out.unflatten(2, (g, r)))
@@ -164,12 +165,12 @@ def _snapshot(parts: Parts, first: int, writes: IntArray, state: Tensor, pool: T
         place, depth, slots = (torch.from_numpy(np.ascontiguousarray(x)) for x in writes[at : at + AT_ONCE].T)
         chunks = place + first
         keep = torch.arange(parts.sums.shape[1]) < depth[:, None]
-        sums = parts.sums[chunks]
+        sums = pick(parts.sums, chunks)
         end = sums[torch.arange(len(depth)), depth - 1]
         weights = exp2_few((end[:, None] - sums).masked_fill_(~keep[..., None], -torch.inf), state.dtype)
         kept = torch.empty([len(depth), g, sums.shape[1], r * p], dtype=state.dtype, device=state.device)
-        kept = _weigh(parts.x[chunks], parts.step[chunks] * weights, g, kept)
-        b = parts.b.unflatten(0, (-1, g))[chunks].flatten(0, 1)
-        then = state[place].mul_(exp2_few(end, state.dtype)[..., None, None])
-        then.view(len(depth) * g, r * p, -1).baddbmm_(kept.mT, b)
-        store(pool, slots.numpy(), then)
+        kept = _weigh(pick(parts.x, chunks), pick(parts.step, chunks) * weights, g, kept)
+        b = pick(parts.b.unflatten(0, (-1, g)), chunks).flatten(0, 1)
+        decay = exp2_few(end, state.dtype)[..., None, None]
+        old = pick(state, place)
+        store_advanced(pool, slots.numpy(), old, decay, kept.mT, b)

@@ -34,8 +34,8 @@ __all__ = [
     "groups",
     "inverse",
     "load",
-    "matmul",
-    "store",
+    "pick",
+    "store_advanced",
 ]
 
 TINY = 2.0**-60  # a decay below it is 0: far below rounding, and far from products of subnormal numbers
@@ -214,20 +214,25 @@ def store(pool: Tensor, slots: IntArray, states: Tensor) -> None:
     pool[torch.from_numpy(np.ascontiguousarray(slots)).to(pool.device)] = states.to(pool.dtype)
 
 
-def matmul(a: Tensor, b: Tensor, out: Tensor, add: bool = False) -> Tensor:
-    """``out`` = (``out`` +) ``a`` @ ``b`` over two leading dimensions, without copying strided views.
+def pick(x: Tensor, rows: Tensor) -> Tensor:
+    """``x[rows]``: a view where it is one row."""
+    return x[int(rows) : int(rows) + 1] if len(rows) == 1 else x[rows]
 
-    a [n, h, rows, inner], b [n, h, inner, columns]; out [n, h, rows, columns] is contiguous.
+
+def store_advanced(
+    pool: Tensor, slots: IntArray, states: Tensor, decay: Tensor, left: Tensor, right: Tensor
+) -> None:
+    """Write decay ∘ states + left @ right to slots of the pool, a single one in place.
+
+    states [n, H, ...] of the pool's shape, decay of a shape that fits them; left [n·h, rows, inner] and right
+    [n·h, inner, columns], where rows · columns times h make a state.
     """
-    if a.stride(0) == a.shape[1] * a.stride(1) and b.stride(0) == b.shape[1] * b.stride(1):
-        return _bmm(a.flatten(0, 1), b.flatten(0, 1), out.flatten(0, 1), add).view(out.shape)
-    for i in range(a.shape[0]):
-        _bmm(a[i], b[i], out[i], add)
-    return out
-
-
-def _bmm(a: Tensor, b: Tensor, out: Tensor, add: bool) -> Tensor:
-    return out.baddbmm_(a, b) if add else torch.bmm(a, b, out=out)
+    place = pool[int(slots[0])][None] if len(slots) == 1 else None
+    direct = place is not None and place.dtype == states.dtype and place.is_contiguous()
+    then = torch.mul(states, decay, out=place) if direct else states * decay
+    then.view(left.shape[0], left.shape[1], -1).baddbmm_(left, right)
+    if not direct:
+        store(pool, slots, then)
 
 
 def exp2(x: Tensor, out: Tensor) -> Tensor:
