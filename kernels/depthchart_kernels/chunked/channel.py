@@ -51,7 +51,7 @@ def channel_parts(
     torch.bmm(rows.view(-1, 2 * BLOCK, dim), columns.view(-1, BLOCK, dim).mT, out=scores)
     columns.mul_(ends[..., None, :])
     if len(hard[0]):
-        _replace(scores.view(n, heads, blocks, 2, BLOCK, BLOCK), columns, q, k, decays, rise, hard)
+        _replace(scores.view(n, heads, blocks, 2, BLOCK, BLOCK), columns, q, k, decays, rise, hard, scratch)
     full = scratch("full", [2, n, heads, width, width], kind)
     tiles = full.view(2, n, heads, blocks, BLOCK, blocks, BLOCK).diagonal(0, 3, 5)
     tiles.copy_(scores.view(n, heads, blocks, 2, BLOCK, BLOCK).permute(3, 0, 1, 4, 5, 2))
@@ -73,7 +73,7 @@ def channel_parts(
         keyed, decay = _to_end(columns, ends)
         return keyed.masked_fill_(later[:, None, :, None], 0.0), decay
 
-    return Parts(rows, v, tri, full[1].tril_().mul_(scale), keyed, decay, None, scale, cut)
+    return Parts(rows, v, tri, full[1].tril_().mul_(scale), keyed, decay, scale, cut)
 
 
 def _decays(g: Tensor, out: Tensor) -> Tensor:
@@ -112,55 +112,70 @@ def _replace(
     decays: Tensor,
     rise: Tensor,
     hard: tuple[Tensor, ...],
+    scratch: Scratch,
 ) -> None:
-    """Put right, in place, what a division by too small a decay has spoilt."""
-    keys = k[hard]
-    found, falls = _ladder(torch.stack([keys, q[hard]], dim=1), decays[hard])
-    columns[hard] = falls.mul_(keys)
-    keep = (rise[hard].amin(-1) >= FLOOR)[:, None, :, None]
-    scores[hard] = torch.where(keep, scores[hard], found)
+    """Put right, in place, what a division by too small a decay has spoilt: all [n, H, blocks, ...]."""
+    keep = rise.amin(-1) >= FLOOR
+    if 2 * len(hard[0]) > keep.shape[:3].numel():  # gathering blocks would cost more than it saves
+        found, fall = _ladder(q, k, decays, scratch)
+        blocks = keep[..., -1, None, None]
+        columns.copy_(fall.mul_(k)) if not blocks.any() else torch.where(
+            blocks, columns, fall.mul_(k), out=columns
+        )
+        torch.where(keep[..., None, :, None], scores, found, out=scores)
+        return
+    keys = k[hard][:, None, None]
+    found, fall = _ladder(q[hard][:, None, None], keys, decays[hard][:, None, None], scratch)
+    columns[hard] = fall.mul_(keys)[:, 0, 0]
+    scores[hard] = torch.where(keep[hard][:, None, :, None], scores[hard], found[:, 0, 0])
 
 
-def _ladder(x: Tensor, decays: Tensor) -> tuple[Tensor, Tensor]:
-    """Scores [f, 2, 16, 16] of blocks x [f, 2, 16, K] (k and q) from splits at borders, and decays to the block's end."""
-    f, _, size, dim = x.shape
-    scores = x.new_zeros([f, 2, size, size])
-    scores.diagonal(0, 2, 3).copy_((x * x[:, :1]).sum(-1))
-    rise, fall = decays.clone(), torch.ones_like(decays)
+def _ladder(q: Tensor, k: Tensor, decays: Tensor, scratch: Scratch) -> tuple[Tensor, Tensor]:
+    """Scores [..., 2, 16, 16] of k and q [..., 16, K] from splits at borders, and each row's decay to the block's end.
+
+    Entries above the diagonal of the result hold anything.
+    """
+    *lead, size, dim = k.shape
+    kind = k.dtype
+    scores = scratch("ladder", [*lead, 2, size, size], kind)
+    buffer = scratch("later", [*lead, size, dim], kind)
+    scores[..., 1, :, :].diagonal(0, -2, -1).copy_(torch.mul(q, k, out=buffer).sum(-1))
+    rise = scratch("ladder rise", decays.shape, kind).copy_(decays)
+    fall = scratch("ladder fall", decays.shape, kind).fill_(1.0)
     half = 1
     while half < size:
         count = size // (2 * half)
-        halves = (count, 2, half)
-        up, down = rise.unflatten(1, halves), fall.unflatten(1, halves)
-        groups = x.unflatten(2, halves)
-        later = (groups[:, :, :, 1] * up[:, None, :, 1]).transpose(1, 2)  # [f, count, 2, half, K]
-        earlier = groups[:, 0, :, 0] * down[:, :, 0]
+        up, down, x, y = (z.unflatten(-2, (count, 2, half)) for z in (rise, fall, k, q))
+        later = buffer.view(*lead, count, 2, half, dim)
+        for which, rows in enumerate((x, y)):
+            torch.mul(rows[..., 1, :, :], up[..., 1, :, :], out=later[..., which, :, :])
         if half == 1:
-            found = (later * earlier[:, :, None]).sum(-1, keepdim=True)
+            found = later.mul_(x[..., :1, :, :]).sum(-1, keepdim=True)
         else:
-            flat = later.reshape(-1, 2 * half, dim)
-            found = torch.bmm(flat, earlier.view(-1, half, dim).mT).view(f, count, 2, half, half)
-        tiles = scores.view(f, 2, *halves, *halves)[:, :, :, 1, :, :, 0].diagonal(0, 2, 4)
-        tiles.copy_(found.permute(0, 2, 3, 4, 1))
+            earlier = scratch("earlier", [*lead, count, half, dim], kind)
+            torch.mul(x[..., 0, :, :], down[..., 0, :, :], out=earlier)
+            found = torch.bmm(later.view(-1, 2 * half, dim), earlier.view(-1, half, dim).mT)
+        tiles = scores.view(*lead, 2, count, 2, half, count, 2, half)[..., 1, :, :, 0, :].diagonal(0, -4, -2)
+        tiles.copy_(found.view(*lead, count, 2, half, half).movedim(-4, -1))
         _stage(up, down)
         half *= 2
     return scores, fall
 
 
 def _falls(decays: Tensor) -> Tensor:
-    """Decay from each row [f, 16, K] to the block's end, by the same tree as in `_ladder`."""
+    """Decay from each row [..., 16, K] to the block's end, by the same tree as in `_ladder`."""
     rise, fall = decays.clone(), torch.ones_like(decays)
     half = 1
-    while half < decays.shape[1]:
-        _stage(*(z.unflatten(1, (-1, 2, half)) for z in (rise, fall)))
+    while half < decays.shape[-2]:
+        _stage(*(z.unflatten(-2, (-1, 2, half)) for z in (rise, fall)))
         half *= 2
     return fall
 
 
 def _stage(rise: Tensor, fall: Tensor) -> None:
-    """Join neighbouring groups [f, count, 2, half, K]: later rows reach back through the earlier group, and so on."""
-    threshold(fall[:, :, 0].mul_(rise[:, :, 1, -1:]), TINY, 0.0, inplace=True)
-    threshold(rise[:, :, 1].mul_(rise[:, :, 0, -1:]), TINY, 0.0, inplace=True)
+    """Join neighbouring groups [..., count, 2, half, K]: later rows reach back through the earlier group, and so on."""
+    threshold(fall[..., 0, :, :].mul_(rise[..., 1, -1:, :]), TINY, 0.0, inplace=True)
+    threshold(rise[..., 1, :, :].mul_(rise[..., 0, -1:, :]), TINY, 0.0, inplace=True)
 
 
 def _between(rows: Tensor, columns: Tensor, ends: Tensor, full: Tensor) -> None:

@@ -85,6 +85,7 @@ def head_parts(
     torch.mul(products[:, :, 1], weights, out=scores).tril_().mul_(scale)
     lower = weights.mul_(products[:, :, 0]).mul_(beta[..., None]).tril_(-1)
     inverse(lower, tri).mul_(beta[..., None, :])
+    rows.mul_(exp2_few(sums, kind)[:, :, None, None])
     keyed = torch.mul(k, exp2_few(sums[:, :, -1:] - sums, kind), out=scratch("keyed", k.shape, kind))
 
     def cut(chunks: Tensor, depth: Tensor) -> tuple[Tensor, Tensor]:
@@ -96,6 +97,4 @@ def head_parts(
         )
         return pick(k, chunks) * exp2_few(left, kind), exp2_few(end, kind)
 
-    return Parts(
-        rows, v, tri, scores, keyed, exp2_few(sums[:, :, -1:], kind), exp2_few(sums, kind), scale, cut
-    )
+    return Parts(rows, v, tri, scores, keyed, exp2_few(sums[:, :, -1:], kind), scale, cut)

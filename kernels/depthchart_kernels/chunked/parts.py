@@ -5,16 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from depthchart_kernels.batch import IntArray
-from depthchart_kernels.chunked.walk import Scratch, Segment, pick, store_advanced
+from depthchart_kernels.chunked.walk import Scratch, Segment, batches, pick, store_advanced
 
 __all__ = ["Parts", "walk"]
-
-AT_ONCE = 64  # states of a wave that are written together
 
 
 @dataclass(frozen=True, eq=False)
@@ -24,13 +21,12 @@ class Parts:
     ``cut`` (chunks, depth) gives ``keyed`` and ``decay`` of these chunks as if they ended after ``depth`` tokens.
     """
 
-    rows: Tensor  # [n, H, B, 2, w, K], k and q, times exp G where decay is per channel
+    rows: Tensor  # [n, H, B, 2, w, K], exp G times k and q
     v: Tensor  # [n, H, C, V]
     tri: Tensor  # [n, H, C, C]
     scores: Tensor  # [n, H, C, C], A
     keyed: Tensor  # [n, H, C, K], exp(G_C − G) k
     decay: Tensor  # [n, H, 1 or K, 1], exp G_C
-    grown: Tensor | None  # [n, H, C, 1], exp G where decay is per head
     scale: float
     cut: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
 
@@ -52,7 +48,6 @@ def walk(
         read[:, :, :, 0].split(sizes),
         parts.v.unflatten(2, split).split(sizes),
         rest.unflatten(2, split).split(sizes),
-        [None] * len(sizes) if parts.grown is None else (-parts.grown).unflatten(2, split).split(sizes),
         rest.view(n * heads, width, size).split(flat),
         parts.tri.flatten(0, 1).split(flat),
         u.view(n * heads, width, size).split(flat),
@@ -62,16 +57,13 @@ def walk(
         strict=True,
     )
     first = 0
-    for m, (x, sees, keys_see, v, rest_of, grown, wave_rest, tri, wave_u, decay, keyed, writes) in zip(
+    for m, (x, sees, keys_see, v, rest_of, wave_rest, tri, wave_u, decay, keyed, writes) in zip(
         sizes, waves, strict=True
     ):
         now = state[:m]
         flat_now = now.flatten(0, 1)
         torch.bmm(x, flat_now, out=sees)
-        if grown is None:
-            torch.sub(v, keys_see, out=rest_of)
-        else:
-            torch.addcmul(v, keys_see, grown, out=rest_of)
+        torch.sub(v, keys_see, out=rest_of)
         torch.bmm(tri, wave_rest, out=wave_u)
         if pool is not None and len(writes):
             _snapshot(parts, first, writes, now, u, pool)
@@ -80,16 +72,12 @@ def walk(
         first += m
     inner = torch.bmm(parts.scores.flatten(0, 1), u.flatten(0, 1), out=rest.flatten(0, 1))
     inner, sees, out = inner.view(n, heads, *split, size), read[:, :, :, 1], out.unflatten(2, split)
-    if parts.grown is None:
-        torch.add(inner, sees, alpha=parts.scale, out=out)
-    else:
-        torch.addcmul(inner, sees, (parts.scale * parts.grown).unflatten(2, split), out=out)
+    torch.add(inner, sees, alpha=parts.scale, out=out)
 
 
 def _snapshot(parts: Parts, first: int, writes: IntArray, state: Tensor, u: Tensor, pool: Tensor) -> None:
     """Write the wanted states of one wave: rows of (position, tokens into the chunk, slot)."""
-    for at in range(0, len(writes), AT_ONCE):
-        place, depth, slots = (torch.from_numpy(np.ascontiguousarray(x)) for x in writes[at : at + AT_ONCE].T)
+    for place, depth, slots in batches(writes):
         keyed, decay = parts.cut(place + first, depth)
         rows = pick(u, place + first).flatten(0, 1)
-        store_advanced(pool, slots.numpy(), pick(state, place), decay, keyed.mT.flatten(0, 1), rows)
+        store_advanced(pool, slots, pick(state, place), decay, keyed.mT.flatten(0, 1), rows)

@@ -17,7 +17,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -26,6 +25,7 @@ from depthchart_kernels.chunked.walk import (
     LOG2E,
     Scratch,
     Segment,
+    batches,
     copy_depth_zero,
     exp2,
     exp2_few,
@@ -38,7 +38,6 @@ from depthchart_kernels.chunked.walk import (
 __all__ = ["ssd"]
 
 LIMIT = 58.0  # bits (40 nats): above TINY; 2^58 leaves float32 room for any input
-AT_ONCE = 64  # states of a wave that are written together
 
 
 @dataclass(frozen=True, eq=False)
@@ -161,8 +160,7 @@ def _finish(parts: Parts, y: Tensor, skip: Tensor | None, out: Tensor) -> None:
 def _snapshot(parts: Parts, first: int, writes: IntArray, state: Tensor, pool: Tensor) -> None:
     """Write the wanted states of one wave: rows of (position, tokens into the chunk, slot)."""
     g, r, p = parts.heads
-    for at in range(0, len(writes), AT_ONCE):
-        place, depth, slots = (torch.from_numpy(np.ascontiguousarray(x)) for x in writes[at : at + AT_ONCE].T)
+    for place, depth, slots in batches(writes):
         chunks = place + first
         keep = torch.arange(parts.sums.shape[1]) < depth[:, None]
         sums = pick(parts.sums, chunks)
@@ -173,4 +171,4 @@ def _snapshot(parts: Parts, first: int, writes: IntArray, state: Tensor, pool: T
         b = pick(parts.b.unflatten(0, (-1, g)), chunks).flatten(0, 1)
         decay = exp2_few(end, state.dtype)[..., None, None]
         old = pick(state, place)
-        store_advanced(pool, slots.numpy(), old, decay, kept.mT, b)
+        store_advanced(pool, slots, old, decay, kept.mT, b)

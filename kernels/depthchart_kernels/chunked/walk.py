@@ -28,6 +28,7 @@ __all__ = [
     "Group",
     "Scratch",
     "Segment",
+    "batches",
     "copy_depth_zero",
     "exp2",
     "exp2_few",
@@ -42,6 +43,7 @@ TINY = 2.0**-60  # a decay below it is 0: far below rounding, and far from produ
 LOG2E = 1.4426950408889634
 ALONE = 512  # a sequence longer than this many tokens is a group of its own
 SEGMENT = 512  # tokens whose parallel work is done at once: what a core's cache holds
+FEW, AT_ONCE = 4, 64  # states of a wave that are written one by one, and so many together where they are more
 STATES = 1 << 22  # state elements that a group holds at most
 
 
@@ -209,9 +211,12 @@ def load(batch: Batch, members: IntArray, pool: Tensor | None, like: Tensor) -> 
     return states
 
 
-def store(pool: Tensor, slots: IntArray, states: Tensor) -> None:
-    """Write ``states`` [n, ...] to slots of the pool, rounding once to its dtype."""
-    pool[torch.from_numpy(np.ascontiguousarray(slots)).to(pool.device)] = states.to(pool.dtype)
+def batches(writes: IntArray) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+    """Position, depth and slot of a wave's wanted states: singly where they are few, else many at once."""
+    step = 1 if len(writes) <= FEW else AT_ONCE
+    for at in range(0, len(writes), step):
+        place, depth, slots = (torch.from_numpy(np.ascontiguousarray(x)) for x in writes[at : at + step].T)
+        yield place, depth, slots
 
 
 def pick(x: Tensor, rows: Tensor) -> Tensor:
@@ -220,7 +225,7 @@ def pick(x: Tensor, rows: Tensor) -> Tensor:
 
 
 def store_advanced(
-    pool: Tensor, slots: IntArray, states: Tensor, decay: Tensor, left: Tensor, right: Tensor
+    pool: Tensor, slots: Tensor, states: Tensor, decay: Tensor, left: Tensor, right: Tensor
 ) -> None:
     """Write decay ∘ states + left @ right to slots of the pool, a single one in place.
 
@@ -232,7 +237,7 @@ def store_advanced(
     then = torch.mul(states, decay, out=place) if direct else states * decay
     then.view(left.shape[0], left.shape[1], -1).baddbmm_(left, right)
     if not direct:
-        store(pool, slots, then)
+        pool[slots.to(pool.device)] = then.to(pool.dtype)
 
 
 def exp2(x: Tensor, out: Tensor) -> Tensor:
