@@ -64,7 +64,7 @@ def channel_parts(
 
     def cut(chunks: Tensor, depth: Tensor) -> tuple[Tensor, Tensor]:
         later = torch.arange(width, device=k.device) >= depth[:, None]
-        part = pick(decays, chunks).masked_fill_(later.view(-1, 1, blocks, BLOCK, 1), 1.0)
+        part = pick(decays, chunks).masked_fill(later.view(-1, 1, blocks, BLOCK, 1), 1.0)
         keys = pick(k, chunks)
         rise, ends, hard = _rise(part, torch.empty_like(part))
         columns = torch.div(keys, rise).mul_(ends[..., None, :])
@@ -141,7 +141,7 @@ def _ladder(q: Tensor, k: Tensor, decays: Tensor, scratch: Scratch) -> tuple[Ten
     buffer = scratch("later", [*lead, size, dim], kind)
     scores[..., 1, :, :].diagonal(0, -2, -1).copy_(torch.mul(q, k, out=buffer).sum(-1))
     rise = scratch("ladder rise", decays.shape, kind).copy_(decays)
-    fall = scratch("ladder fall", decays.shape, kind).fill_(1.0)
+    fall = scratch("ladder fall", decays.shape, kind)
     half = 1
     while half < size:
         count = size // (2 * half)
@@ -164,7 +164,7 @@ def _ladder(q: Tensor, k: Tensor, decays: Tensor, scratch: Scratch) -> tuple[Ten
 
 def _falls(decays: Tensor) -> Tensor:
     """Decay from each row [..., 16, K] to the block's end, by the same tree as in `_ladder`."""
-    rise, fall = decays.clone(), torch.ones_like(decays)
+    rise, fall = decays.clone(), torch.empty_like(decays)
     half = 1
     while half < decays.shape[-2]:
         _stage(*(z.unflatten(-2, (-1, 2, half)) for z in (rise, fall)))
@@ -173,9 +173,17 @@ def _falls(decays: Tensor) -> Tensor:
 
 
 def _stage(rise: Tensor, fall: Tensor) -> None:
-    """Join neighbouring groups [..., count, 2, half, K]: later rows reach back through the earlier group, and so on."""
-    threshold(fall[..., 0, :, :].mul_(rise[..., 1, -1:, :]), TINY, 0.0, inplace=True)
-    threshold(rise[..., 1, :, :].mul_(rise[..., 0, -1:, :]), TINY, 0.0, inplace=True)
+    """Join neighbouring groups [..., count, 2, half, K]: later rows reach back through the earlier group, and so on.
+
+    With groups of one row ``fall`` is not read: it is 1 there. The last ``rise`` is never read, and not made.
+    """
+    if fall.shape[-2] == 1:
+        fall[..., 0, :, :] = rise[..., 1, :, :]
+        fall[..., 1, :, :] = 1.0
+    else:
+        threshold(fall[..., 0, :, :].mul_(rise[..., 1, -1:, :]), TINY, 0.0, inplace=True)
+    if rise.shape[-4] > 1:
+        threshold(rise[..., 1, :, :].mul_(rise[..., 0, -1:, :]), TINY, 0.0, inplace=True)
 
 
 def _between(rows: Tensor, columns: Tensor, ends: Tensor, full: Tensor) -> None:

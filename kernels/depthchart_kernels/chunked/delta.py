@@ -32,6 +32,8 @@ from depthchart_kernels.chunked.walk import (
 
 __all__ = ["delta"]
 
+LIMIT = 58.0  # bits (40 nats): above TINY; 2^58 leaves float32 room for any key
+
 
 def delta(
     q: Tensor,
@@ -68,25 +70,33 @@ def delta(
 def head_parts(
     q: Tensor, k: Tensor, v: Tensor, beta: Tensor, g: Tensor, scale: float, scratch: Scratch
 ) -> Parts:
-    """Everything that does not need the state: q, k [n, H, C, K], v [n, H, C, V], beta [n, H, C], g [n, C, H]."""
+    """What the walk needs where decay is per head: q, k [n, H, C, K], v [n, H, C, V], beta [n, H, C], g [n, C, H].
+
+    exp(G_i − G_j) is split at the chunk's start while G_i stays above −LIMIT; later rows get it from the difference.
+    """
     n, heads, width, dim = k.shape
     kind = k.dtype
     sums = (g.double() * LOG2E).cumsum(1).transpose(1, 2).contiguous()[..., None]  # G in bits, [n, H, C, 1]
     rows = scratch("rows", [n, heads, 1, 2, width, dim], kind)
-    rows[:, :, 0, 0], rows[:, :, 0, 1] = k, q
-    flat = rows.view(n * heads, 2, width, dim)
-    products = scratch("products", [n * heads, 2 * width, width], kind)
-    torch.bmm(flat.flatten(1, 2), flat[:, 0].mT, out=products)
-    below = scratch("below", [n, heads, width, width], torch.float64)
-    torch.sub(sums, sums.mT, out=below).clamp_(max=0.0)  # above the diagonal exp could overflow
-    weights = exp2(below, scratch("weights", below.shape, kind))
-    products = products.view(n, heads, 2, width, width)
-    tri, scores = (scratch(name, weights.shape, kind) for name in ("tri", "scores"))
-    torch.mul(products[:, :, 1], weights, out=scores).tril_().mul_(scale)
-    lower = weights.mul_(products[:, :, 0]).mul_(beta[..., None]).tril_(-1)
+    fall = exp2_few(sums, kind)
+    torch.mul(k, fall, out=rows[:, :, 0, 0])
+    torch.mul(q, fall, out=rows[:, :, 0, 1])
+    grow = exp2_few(torch.where(sums >= -LIMIT, -sums, -torch.inf), kind)
+    columns = torch.mul(k, grow, out=scratch("columns", k.shape, kind))
+    products = scratch("products", [n, heads, 2, width, width], kind)
+    flat = products.view(n * heads, 2 * width, width)
+    torch.bmm(rows.view(n * heads, 2 * width, dim), columns.view(n * heads, width, dim).mT, out=flat)
+    hard = (sums[:, :, -1, 0] < -LIMIT).nonzero(as_tuple=True)
+    if len(hard[0]):
+        keep = (sums[hard] >= -LIMIT)[:, None]
+        products[hard] = torch.where(keep, products[hard], _differences(q[hard], k[hard], sums[hard]))
+    lower, tri, scores = (
+        scratch(name, [n, heads, width, width], kind) for name in ("lower", "tri", "scores")
+    )
+    torch.mul(products[:, :, 0], beta[..., None], out=lower).tril_(-1)
     inverse(lower, tri).mul_(beta[..., None, :])
-    rows.mul_(exp2_few(sums, kind)[:, :, None, None])
-    keyed = torch.mul(k, exp2_few(sums[:, :, -1:] - sums, kind), out=scratch("keyed", k.shape, kind))
+    torch.mul(products[:, :, 1], scale, out=scores).tril_()
+    keyed = torch.mul(k, exp2_few(sums[:, :, -1:] - sums, kind), out=columns)
 
     def cut(chunks: Tensor, depth: Tensor) -> tuple[Tensor, Tensor]:
         part = pick(sums, chunks)
@@ -98,3 +108,11 @@ def head_parts(
         return pick(k, chunks) * exp2_few(left, kind), exp2_few(end, kind)
 
     return Parts(rows, v, tri, scores, keyed, exp2_few(sums[:, :, -1:], kind), scale, cut)
+
+
+def _differences(q: Tensor, k: Tensor, sums: Tensor) -> Tensor:
+    """exp(G_i − G_j) times <k_i, k_j> and <q_i, k_j> [f, 2, C, C] of q, k [f, C, K]; above the diagonal anything."""
+    below = (sums - sums.mT).clamp_(max=0.0)
+    weights = exp2(below, torch.empty_like(below, dtype=k.dtype))
+    products = torch.bmm(torch.cat([k, q], dim=1), k.mT).unflatten(1, (2, -1))
+    return products.mul_(weights[:, None])
