@@ -27,7 +27,7 @@ from tqdm import tqdm
 
 import depthchart_kernels as dk
 from depthchart_kernels.checks import BACKENDS, WIDTHS
-from depthchart_kernels.peers import PEERS, STEPS, installed, peer_call, supports
+from depthchart_kernels.peers import PEERS, STEPS, installed, paths, peer_call
 from depthchart_kernels.samples import random_inputs
 
 __all__ = ["Case", "Ceilings", "Row", "bench", "ceilings", "main", "measure", "work"]
@@ -302,10 +302,10 @@ def _cases(args: argparse.Namespace) -> list[Case]:
     for op, length, n, kind in product(args.op, args.length, args.batch, args.dtype):
         if "reference" in args.against:
             cases.append(Case(op, "reference", args.width[0], length, n, kind, fewest, args.heads))
-        for peer in (path for name in PEERS if name in args.against for path in (name, name + STEPS)):
+        for peer in (path for name in PEERS if name in args.against for path in paths(name, op)):
             widths = args.width if not peer.endswith(STEPS) else args.width[:1]
-            if supports(peer, op):  # without snapshots: no peer has them
-                cases += [Case(op, peer, width, length, n, kind, 0, args.heads) for width in widths]
+            # without snapshots: no peer has them
+            cases += [Case(op, peer, width, length, n, kind, 0, args.heads) for width in widths]
     return cases
 
 
