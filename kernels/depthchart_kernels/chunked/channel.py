@@ -84,7 +84,8 @@ def _decays(g: Tensor, out: Tensor) -> Tensor:
         torch.mul(g, LOG2E, out=out)
     else:
         out.copy_(g).mul_(LOG2E)
-    return threshold(out.exp2_(), TINY, 0.0, inplace=True)
+    out.exp2_()
+    return out if bool(out.amin() >= TINY) else threshold(out, TINY, 0.0, inplace=True)
 
 
 def _rise(decays: Tensor, out: Tensor) -> tuple[Tensor, Tensor, tuple[Tensor, ...]]:
@@ -98,10 +99,11 @@ def _rise(decays: Tensor, out: Tensor) -> tuple[Tensor, Tensor, tuple[Tensor, ..
         if not normal:
             threshold(later, TINY, 0.0, inplace=True)
         half *= 2
-    if normal:
-        threshold(out, TINY, 0.0, inplace=True)
     ends = out[..., -1, :]
-    return out, ends, (ends.amin(-1) < FLOOR).nonzero(as_tuple=True)
+    lowest = ends.amin(-1)
+    if normal and bool((lowest < TINY).any()):
+        threshold(out, TINY, 0.0, inplace=True)
+    return out, ends, (lowest < FLOOR).nonzero(as_tuple=True)
 
 
 def _replace(
