@@ -48,6 +48,18 @@ def test_gates(op, gate, width):
 
 
 @pytest.mark.parametrize("width", WIDTHS)
+@pytest.mark.parametrize("steep", [0.01, 0.3], ids=["few blocks", "most blocks"])
+def test_kda_blocks_that_decay_too_far_to_divide_by(steep, width):
+    """Blocks of 16 tokens in which a channel falls by more than 58 bits, beside blocks where none does."""
+    call = random_call("kda", [300, 40], snapshots=[(0, 100), (0, 255), (1, 32)], k=32, v=16)
+    r = torch.Generator().manual_seed(width)
+    g = call.tensors["g"]
+    g[torch.rand(g.shape[:2], generator=r) < steep] = -30.0
+    g[:, :, ::4] = -1e-4  # channels that remember everything
+    call.check("chunked", width, FP32)
+
+
+@pytest.mark.parametrize("width", WIDTHS)
 @pytest.mark.parametrize("op", OPS[:2])
 def test_nearly_parallel_keys_and_beta_near_one(op, width):
     call = random_call(
@@ -90,7 +102,7 @@ def test_any_call(op, lengths, width, gate, heads, depths, seed):
 
 
 @pytest.mark.parametrize("gate", ["mild", "harsh", "erase"])
-@pytest.mark.parametrize(("op", "width"), [(op, width) for op in OPS for width in (16, 32, 64)])
+@pytest.mark.parametrize(("op", "width"), [(op, width) for op in OPS for width in (16, 32, 64, 256)])
 def test_snapshot_is_final_state_of_the_run_cut_there_bit_for_bit(op, width, gate):
     total, r = 150, range(0, 151)
     call = random_call(op, [total], gate=gate, snapshots=[(0, d) for d in r], k=32, v=32, seed=width)

@@ -3,21 +3,20 @@
 With c the running sum of dt·A inside a chunk and S the state at its start:
 
     y_i = exp(c_i) (Σ_{j ≤ i} <C_i, B_j> x'_j + S C_i),   x'_j = exp(−c_j) dt_j x_j
-    S_d = exp(c_d) (S + Σ_{j ≤ d} x'_j B_jᵀ)               the state after d tokens of the chunk
+    S_d = exp(c_d) S + Σ_{j ≤ d} exp(c_d − c_j) dt_j x_j B_jᵀ     the state after d tokens of the chunk
 
-so that all heads of a group share one matrix <C_i, B_j> and one product. That holds for a head while −c stays below
-LIMIT; its later rows and states are computed head by head from differences of c, which never exceed 0. Which
-form a row takes depends on earlier tokens only, so a state does not depend on what follows it.
+so that all heads of a group share one matrix <C_i, B_j>, and every product is one for the whole group. The outputs'
+form holds for a head while −c stays below LIMIT; its later rows are computed head by head from differences of c, which
+never exceed 0, and what S gives them counts as 0.
 
-Letters as in `depthchart_kernels.mamba2`; n chunks of C tokens in a segment, R = H / G heads a group. The state is
-held as [sequences, G, N, R·P].
+Letters as in `depthchart_kernels.mamba2`; n chunks of C tokens in a segment, R = H / G heads a group. States are taken
+as [sequences · G, R·P, N], which is how the pool holds them.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -26,27 +25,29 @@ from depthchart_kernels.chunked.walk import (
     LOG2E,
     Scratch,
     Segment,
+    batches,
     copy_depth_zero,
     exp2,
     exp2_few,
     groups,
     load,
-    matmul,
-    store,
+    pick,
+    store_advanced,
 )
 
 __all__ = ["ssd"]
 
 LIMIT = 58.0  # bits (40 nats): above TINY; 2^58 leaves float32 room for any input
-AT_ONCE = 64  # states of a wave that are written together
 
 
 @dataclass(frozen=True, eq=False)
 class Parts:
-    """What a segment's loop over waves needs; [n, G, C, ...] unless said."""
+    """What a segment's loop over waves needs; [n·G, C, ...] unless said."""
 
-    inputs: Tensor  # [n, C, H, P], dt · x
+    step: Tensor  # [n, C, H], dt
+    x: Tensor  # [n, C, H, P]
     grown: Tensor  # [., R·P], x'; zeros where −c has passed LIMIT
+    kept: Tensor  # [., R·P], exp(c_C − c) dt x
     b: Tensor  # [., N]
     c: Tensor  # [., N]
     scores: Tensor  # [., C], <C_i, B_j> on and below the diagonal
@@ -73,26 +74,17 @@ def ssd(
     if pool is not None:
         copy_depth_zero(batch, pool)
     like = torch.empty([heads, size, states], dtype=kind, device=x.device)
+    skip = None if d is None else d.to(kind)[:, None]
     scratch = Scratch(x.device)
     for group in groups(batch, width, tuple(like.shape)):
-        state = _fold(load(batch, group.sequences, pool, like), split)
+        state = load(batch, group.sequences, pool, like)
         for segment in group.segments:
-            inputs = segment.take(x).to(kind)
-            sb, sc = segment.take(b).to(kind), segment.take(c).to(kind)
+            inputs, sb, sc = (segment.take(part).to(kind) for part in (x, b, c))
             parts = _prepare(inputs, segment.take(dt), a, sb, sc, split, scratch)
             y = _walk(parts, segment, state, pool, scratch)
-            segment.put(output, y if d is None else y.addcmul_(inputs, d.to(kind)[:, None]))
+            with segment.place(output, kind) as out:
+                _finish(parts, y, skip, out)
     return output
-
-
-def _fold(state: Tensor, split: tuple[int, int, int]) -> Tensor:
-    """States as users hold them [m, H, P, N] to [m, G, N, R·P]."""
-    return state.unflatten(1, split[:2]).permute(0, 1, 4, 2, 3).flatten(3).contiguous()
-
-
-def _unfold(state: Tensor, split: tuple[int, int, int]) -> Tensor:
-    """The way back: [m, G, N, R·P] to [m, H, P, N]."""
-    return state.unflatten(3, split[1:]).permute(0, 1, 3, 4, 2).flatten(1, 2)
 
 
 def _prepare(
@@ -103,96 +95,80 @@ def _prepare(
     sums = (dt.double() * (a.double() * LOG2E)).cumsum(1)
     grow = exp2_few(torch.where(sums >= -LIMIT, -sums, -torch.inf), kind)
     step = dt.to(kind)
-    grown = scratch("grown", x.shape, kind)
-    torch.mul(x, (step * grow)[..., None], out=grown)
-    b, c = b.transpose(1, 2), c.transpose(1, 2)
-    scores = scratch("scores", [n, g, width, width], kind)
-    matmul(c, b.mT, scores).tril_()
-    inputs = (
-        x * step[..., None] if bool((sums[:, -1] < -LIMIT).any()) else x
-    )  # only hard heads read the values
-    return Parts(inputs, grown.view(n, width, g, -1).transpose(1, 2), b, c, scores, sums, split)
+    grown = _weigh(x, step * grow, g, scratch("grown", [n, g, width, split[1] * split[2]], kind))
+    keep = exp2_few(sums[:, -1:] - sums, kind)
+    kept = _weigh(x, step * keep, g, scratch("kept", [n, g, width, split[1] * split[2]], kind))
+    b, c = (part.transpose(1, 2).reshape(n * g, width, -1) for part in (b, c))
+    scores = scratch("scores", [n * g, width, width], kind)
+    torch.bmm(c, b.mT, out=scores).tril_()
+    return Parts(step, x, grown, kept, b, c, scores, sums, split)
+
+
+def _weigh(x: Tensor, weights: Tensor, g: int, out: Tensor) -> Tensor:
+    """x [n, C, H, P] times weights [n, C, H] into ``out`` [n, G, C, R·P]; gives it as [n·G, C, R·P]."""
+    n, width, _, p = x.shape
+    by_group = out.view(n, g, width, -1, p).transpose(1, 2)
+    torch.mul(x.unflatten(2, (g, -1)), weights.view(n, width, g, -1, 1), out=by_group)
+    return out.flatten(0, 1)
 
 
 def _walk(parts: Parts, segment: Segment, state: Tensor, pool: Tensor | None, scratch: Scratch) -> Tensor:
-    """The loop over waves: outputs [n, C, H, P]; ``state`` is advanced in place."""
-    kind, (g, r, p), (n, width, _) = state.dtype, parts.heads, parts.sums.shape
-    y = scratch("y", [n, g, width, r * p], kind)
-    end = parts.sums[:, -1]
-    hard_chunk, hard_head = (end < -LIMIT).nonzero(as_tuple=True)
-    safe = []
-    for (a, b), writes in zip(segment.waves, segment.writes, strict=True):
-        now, chunks = state[: b - a], slice(a, b)
-        matmul(parts.scores[chunks], parts.grown[chunks], y[chunks])
-        matmul(parts.c[chunks], now, y[chunks], add=True)
-        first, last = (int(torch.searchsorted(hard_chunk, edge)) for edge in (a, b))
-        if last > first:
-            safe.append(_hard_rows(parts, hard_chunk[first:last], hard_head[first:last], now, a))
+    """The loop over waves: <C, B> x' + C S [n·G, C, R·P]; ``state`` [sequences, H, P, N] is advanced in place."""
+    g, r, p = parts.heads
+    y = torch.bmm(parts.scores, parts.grown, out=scratch("y", parts.grown.shape, parts.grown.dtype))
+    decay = exp2_few(parts.sums[:, -1], state.dtype)[..., None, None]
+    sizes = [b - a for a, b in segment.waves]
+    flat = [m * g for m in sizes]
+    waves = zip(
+        sizes,
+        *(part.split(flat) for part in (y, parts.c, parts.kept.mT, parts.b)),
+        decay.split(sizes),
+        segment.writes,
+        strict=True,
+    )
+    first = 0
+    for m, wave_y, c, kept, b, wave_decay, writes in waves:
+        now = state[:m]
+        flat_now = now.view(m * g, r * p, -1)
+        wave_y.baddbmm_(c, flat_now.mT)
         if pool is not None and len(writes):
-            _snapshot(parts, a, writes, now, pool)
-        _advance(
-            now, parts.b[chunks], parts.grown[chunks], parts.inputs[chunks], parts.sums[chunks], end[chunks]
-        )
-    outputs = scratch("outputs", [n, width, g, r, p], kind)
-    decay = exp2_few(parts.sums, kind).view(n, width, g, r, 1)
-    y = torch.mul(y.view(n, g, width, r, p).transpose(1, 2), decay, out=outputs).flatten(2, 3)
-    if safe:
-        past = (parts.sums[hard_chunk, :, hard_head] < -LIMIT)[..., None]
-        y[hard_chunk, :, hard_head] = torch.where(past, torch.cat(safe), y[hard_chunk, :, hard_head])
+            _snapshot(parts, first, writes, now, pool)
+        now.mul_(wave_decay)
+        flat_now.baddbmm_(kept, b)
+        first += m
     return y
 
 
-def _hard_rows(parts: Parts, chunk: Tensor, head: Tensor, state: Tensor, first: int) -> Tensor:
-    """Outputs [f, C, P] of some (chunk, head), each with its own matrix of decays."""
-    kind, (_, r, _) = state.dtype, parts.heads
-    sums, group = parts.sums[chunk, :, head], head // r
-    below = (sums[:, :, None] - sums[:, None]).clamp_(max=0.0)
-    weights = exp2(below, torch.empty_like(below, dtype=kind))
-    y = (parts.scores[chunk, group] * weights) @ parts.inputs[chunk, :, head]
-    old = _head_states(state, parts.heads)[chunk - first, head]
-    return y + exp2_few(sums, kind)[..., None] * (parts.c[chunk, group] @ old)
-
-
-def _head_states(state: Tensor, split: tuple[int, int, int]) -> Tensor:
-    """States [m, G, N, R·P] as a view [m, H, N, P], or a copy where there are several groups."""
-    return state.unflatten(3, split[1:]).permute(0, 1, 3, 2, 4).flatten(1, 2)
-
-
-def _advance(state: Tensor, b: Tensor, grown: Tensor, inputs: Tensor, sums: Tensor, end: Tensor) -> None:
-    """Advance ``state`` [m, G, N, R·P] in place to the depth where the sums are ``end`` [m, H].
-
-    b [m, G, C, N], grown [m, G, C, R·P] with zeros after that depth, inputs [m, C, H, P], sums [m, C, H] with +inf
-    after that depth.
-    """
-    kind, (m, g) = state.dtype, state.shape[:2]
-    heads, p = inputs.shape[2:]
-    r = heads // g
-    decay = end.exp2().to(kind)
-    at, head = (end < -LIMIT).nonzero(as_tuple=True)
-    replaced = state.new_empty([0])
-    if len(at):
-        weights = exp2_few((end[at, head][:, None] - sums[at, :, head]).clamp_(max=0.0), kind)
-        old = _head_states(state, (g, r, p))[at, head]
-        rows = b[at, head // r] * weights[..., None]
-        replaced = decay[at, head][:, None, None] * old + rows.mT @ inputs[at, :, head]
-    matmul(b.mT, grown, state, add=True)
-    by_head = state.view(m, g, -1, r, p)
-    by_head.mul_(decay.view(m, g, 1, r, 1))
-    if len(at):
-        by_head[at, head // r, :, head % r] = replaced
+def _finish(parts: Parts, y: Tensor, skip: Tensor | None, out: Tensor) -> None:
+    """Outputs [n, C, H, P] from what the walk gave; rows past LIMIT anew."""
+    (n, width, _), (g, r, p) = parts.sums.shape, parts.heads
+    y = y.view(n, g, width, r, p).transpose(1, 2)
+    decay = exp2_few(parts.sums, y.dtype).view(n, width, g, r, 1)
+    torch.mul(y, decay, out=out.unflatten(2, (g, r)))
+    chunk, head = (parts.sums[:, -1] < -LIMIT).nonzero(as_tuple=True)
+    if len(chunk):
+        sums = parts.sums[chunk, :, head]
+        below = (sums[:, :, None] - sums[:, None]).clamp_(max=0.0)
+        weights = exp2(below, torch.empty_like(below, dtype=y.dtype))
+        weights.mul_(parts.scores[chunk * g + head // r])
+        anew = weights @ (parts.x[chunk, :, head] * parts.step[chunk, :, head][..., None])
+        out[chunk, :, head] = torch.where((sums < -LIMIT)[..., None], anew, out[chunk, :, head])
+    if skip is not None:
+        out.addcmul_(parts.x, skip)
 
 
 def _snapshot(parts: Parts, first: int, writes: IntArray, state: Tensor, pool: Tensor) -> None:
     """Write the wanted states of one wave: rows of (position, tokens into the chunk, slot)."""
-    width = parts.sums.shape[1]
-    for at in range(0, len(writes), AT_ONCE):
-        place, depth, slots = (torch.from_numpy(np.ascontiguousarray(x)) for x in writes[at : at + AT_ONCE].T)
+    g, r, p = parts.heads
+    for place, depth, slots in batches(writes):
         chunks = place + first
-        keep = torch.arange(width) < depth[:, None]
-        sums = parts.sums[chunks]
+        keep = torch.arange(parts.sums.shape[1]) < depth[:, None]
+        sums = pick(parts.sums, chunks)
         end = sums[torch.arange(len(depth)), depth - 1]
-        sums = sums.masked_fill(~keep[..., None], torch.inf)
-        grown = parts.grown[chunks].masked_fill(~keep[:, None, :, None], 0.0)
-        then = state[place]
-        _advance(then, parts.b[chunks], grown, parts.inputs[chunks], sums, end)
-        store(pool, slots.numpy(), _unfold(then, parts.heads))
+        weights = exp2_few((end[:, None] - sums).masked_fill_(~keep[..., None], -torch.inf), state.dtype)
+        kept = torch.empty([len(depth), g, sums.shape[1], r * p], dtype=state.dtype, device=state.device)
+        kept = _weigh(pick(parts.x, chunks), pick(parts.step, chunks) * weights, g, kept)
+        b = pick(parts.b.unflatten(0, (-1, g)), chunks).flatten(0, 1)
+        decay = exp2_few(end, state.dtype)[..., None, None]
+        old = pick(state, place)
+        store_advanced(pool, slots, old, decay, kept.mT, b)
