@@ -2,8 +2,9 @@
 
     python -m depthchart_kernels.triton.compile data/kernels/sm90.csv [--only gated_delta] [--width 64]
 
-With --only or --width the other rows of an existing table stay as they are. Must not run under TRITON_INTERPRET=1. Columns: shared memory in bytes (Hopper allows 232,448), registers a thread,
-stack and spill bytes, wgmma instructions, asynchronous copies.
+With --only or --width the other rows of an existing table stay as they are. Must not run under TRITON_INTERPRET=1.
+Columns: shared memory in bytes (Hopper allows 232,448), registers a thread, stack and spill bytes, wgmma instructions,
+asynchronous copies.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ __all__ = ["SHARED_LIMIT", "Case", "Usage", "cases", "compile_case", "main"]
 
 SHARED_LIMIT = 232_448  # bytes of shared memory that a block may use on Hopper
 KEYS = tuple(f.name for f in fields(Case))
+
 
 @dataclass(frozen=True)
 class Usage:

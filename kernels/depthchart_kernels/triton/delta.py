@@ -21,7 +21,14 @@ from depthchart_kernels.triton.common import (
     slots_of,
 )
 from depthchart_kernels.triton.plan import Tables, tables
-from depthchart_kernels.triton.tuning import COMBINE_WARPS, Config, channel_warps, scan_config, square_warps
+from depthchart_kernels.triton.tuning import (
+    COMBINE_COLUMNS,
+    COMBINE_WARPS,
+    SQUARE_STAGES,
+    channel_warps,
+    scan_config,
+    square_warps,
+)
 
 __all__ = ["delta"]
 
@@ -56,12 +63,10 @@ def delta(
     copy_depth_zero(batch, pool)
     if not table.chunk_count:
         return output
-    blocks: dict[str, Any] = {
-        "C": width, "B": min(width, BLOCK), "BK": power_of_two(q.shape[2]), "KIND": kind_of(q)
-    }  # fmt: skip
+    blocks: dict[str, Any] = {"C": width, "BK": power_of_two(q.shape[2]), "KIND": kind_of(q)}
     loop_q, loop_k, write_k, decay, tri, scores = _prepare(q, k, g, beta, table, scale, blocks)
     launch: dict[str, Any] = blocks | {
-        "K": q.shape[2], "V": value_dim, "BV": value_block, "CHANNEL": channel,
+        "K": q.shape[2], "V": value_dim, "B": min(width, config.block), "BV": value_block, "CHANNEL": channel,
         "num_warps": config.warps, "num_stages": config.stages,
     }  # fmt: skip
     heads = (q.shape[1], value_heads)
@@ -80,7 +85,9 @@ def _prepare(
     q: Tensor, k: Tensor, g: Tensor, beta: Tensor, table: Tables, scale: float, blocks: dict[str, Any]
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
     """What the loop takes: q and k, k as it is written, a chunk's decay, the inverse and the scores."""
-    (tokens, heads, key_dim), value_heads, width, rows = q.shape, g.shape[1], blocks["C"], blocks["B"]
+    (tokens, heads, key_dim), value_heads, width = q.shape, g.shape[1], blocks["C"]
+    rows = min(width, BLOCK)
+    options = {"num_warps": square_warps(width), "num_stages": SQUARE_STAGES}
     square = [table.chunk_count, value_heads, width, width]
     tri, scores = (torch.empty(square, dtype=q.dtype, device=q.device) for _ in range(2))
     lower = torch.empty(square, dtype=torch.float32, device=q.device)
@@ -91,22 +98,18 @@ def _prepare(
         decay = lower.new_empty([table.chunk_count, value_heads, key_dim])
         prepare.channel_scores_kernel[(*grid, width // 16)](
             q, k, g, beta, table.chunks, lower, scores, loop_k, loop_q, write_k, decay, scale,
-            heads, value_heads, key_dim, C=width, BK=blocks["BK"], KIND=blocks["KIND"],
-            num_warps=channel_warps(key_dim),
+            heads, value_heads, key_dim, **blocks, num_warps=channel_warps(key_dim),
         )  # fmt: skip
     else:
         prepare.head_scores_kernel[(*grid, width // rows)](
-            q, k, g, beta, table.chunks, lower, scores, scale, heads, value_heads, key_dim, **blocks,
-            num_warps=square_warps(width),
+            q, k, g, beta, table.chunks, lower, scores, scale, heads, value_heads, key_dim, **blocks, B=rows, **options,
         )  # fmt: skip
     squares = (lower, beta, table.chunks, tri, value_heads)
-    prepare.invert_kernel[(*grid, width // rows)](*squares, C=width, B=rows, num_warps=square_warps(width))
+    prepare.invert_kernel[(*grid, width // rows)](*squares, C=width, B=rows, **options)
     half = rows
     while half < width:
         tiles = width // (2 * half) * (half // BLOCK) ** 2
-        prepare.merge_kernel[(*grid, tiles)](
-            *squares, C=width, HALF=half, LAST=2 * half == width, num_warps=square_warps(width)
-        )
+        prepare.merge_kernel[(*grid, tiles)](*squares, C=width, HALF=half, LAST=2 * half == width, **options)
         half *= 2
     return loop_q, loop_k, write_k, decay, tri, scores
 
@@ -125,8 +128,8 @@ def _starts(
     kernels.transition_kernel[(count, value_heads, blocks - (-key_dim // block))](
         *inputs, matrices, additions, table.sequences, table.followed, *heads, **launch
     )
-    kernels.combine_kernel[(len(table.runs), value_heads, blocks)](
+    kernels.combine_kernel[(len(table.runs), value_heads, -(-value_dim // COMBINE_COLUMNS))](
         matrices, additions, pool, starts, table.runs, value_heads, pool.stride(0),
-        K=key_dim, V=value_dim, T=min(launch["BK"], BLOCK), BV=block, num_warps=COMBINE_WARPS, num_stages=1,
+        K=key_dim, V=value_dim, T=min(launch["BK"], BLOCK), BV=COMBINE_COLUMNS, num_warps=COMBINE_WARPS, num_stages=1,
     )  # fmt: skip
     return starts

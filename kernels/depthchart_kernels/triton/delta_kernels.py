@@ -88,7 +88,9 @@ def scan_kernel(
                             keys, KIND, CHANNEL,
                         )  # fmt: skip
                         store(head_pool + slot * slot_stride + tile, then, tile_mask)
-            state = finish(state, kc, write_k + g_base + g_rows, whole, inside, u, sums, i, rows, keys, KIND, CHANNEL)
+            state = finish(
+                state, kc, write_k + g_base + g_rows, whole, inside, u, sums, i, rows, keys, KIND, CHANNEL
+            )
         else:
             k_at, v_at = (k + qk_base, qk_rows, qk_step), (v + v_base, v_rows, HV * V)
             q_at, output_at = (q + qk_base, qk_rows, qk_step), (output + v_base, v_rows, HV * V)
@@ -107,7 +109,9 @@ def scan_kernel(
                     )  # fmt: skip
                     store(head_pool + slot * slot_stride + tile, then, tile_mask)
             write_at = (write_k + g_base, g_rows, HV * K) if CHANNEL else (k + k_base, k_rows, H * K)
-            state = wide_finish(state, write_at, whole, inside, gates, HV, us, i, rows, keys, C, B, KIND, CHANNEL)
+            state = wide_finish(
+                state, write_at, whole, inside, gates, HV, us, i, rows, keys, C, B, KIND, CHANNEL
+            )
     if final >= 0:
         store(head_pool + final * slot_stride + tile, state, tile_mask)
 
@@ -128,10 +132,10 @@ def transition_kernel(
     begin, length = tl.load(sequences + piece * 5), tl.load(sequences + piece * 5 + 1)
     first_chunk = tl.load(sequences + piece * 5 + 2)
     i, kk = tl.arange(0, B), tl.arange(0, BK)
-    BLOCKS: tl.constexpr = (V + BV - 1) // BV
-    unit = vb >= BLOCKS
-    vv = (vb - tl.where(unit, BLOCKS, 0)) * BV + tl.arange(0, BV)
-    inside, columns = kk < K, ((vv < V) & (vb < BLOCKS))[None, :]
+    value_blocks: tl.constexpr = (V + BV - 1) // BV
+    unit = vb >= value_blocks
+    vv = (vb - tl.where(unit, value_blocks, 0)) * BV + tl.arange(0, BV)
+    inside, columns = kk < K, ((vv < V) & (vb < value_blocks))[None, :]
     keys = either(inside[None, :], K == BK)
     qk_head = head // (HV // H)
     k_rows, g_rows = i[:, None] * (H * K) + kk[None, :], i[:, None] * (HV * K) + kk[None, :]
@@ -154,7 +158,9 @@ def transition_kernel(
             else:
                 sums = tl.cumsum(tl.load(gates + i * HV).to(tl.float64), axis=0)
                 u = dot(t, vc - exp(sums.to(tl.float32))[:, None] * dot(kc, state, KIND), KIND)
-            state = finish(state, kc, write_k + g_base + g_rows, whole, inside, u, sums, i, C, keys, KIND, CHANNEL)
+            state = finish(
+                state, kc, write_k + g_base + g_rows, whole, inside, u, sums, i, C, keys, KIND, CHANNEL
+            )
         else:
             k_at, v_at = (k + qk_base, qk_rows, qk_step), (v + v_base, v_rows, HV * V)
             rests = wide_rests(k_at, v_at, gates, HV, state, i, C, keys, columns, C, B, BV, KIND, CHANNEL)
@@ -164,7 +170,9 @@ def transition_kernel(
                 C, B, BV, KIND, CHANNEL, False,
             )  # fmt: skip
             write_at = (write_k + g_base, g_rows, HV * K) if CHANNEL else (k + k_base, k_rows, H * K)
-            state = wide_finish(state, write_at, whole, inside, gates, HV, us, i, C, keys, C, B, KIND, CHANNEL)
+            state = wide_finish(
+                state, write_at, whole, inside, gates, HV, us, i, C, keys, C, B, KIND, CHANNEL
+            )
     width = tl.where(unit, K, V)
     target = tl.where(unit, matrices, additions) + (place * HV + head) * K * width
     store(target + kk[:, None] * width + vv[None, :], state, inside[:, None] & (vv < width)[None, :])
@@ -209,7 +217,9 @@ def combine_kernel(
 
 
 @triton.jit
-def finish(state, kc, write_k, decay, inside, u, sums, i, rows, keys, KIND: tl.constexpr, CHANNEL: tl.constexpr):
+def finish(
+    state, kc, write_k, decay, inside, u, sums, i, rows, keys, KIND: tl.constexpr, CHANNEL: tl.constexpr
+):
     """The state after the chunk."""
     if CHANNEL:
         written = load(write_k, (i < rows)[:, None] & keys)

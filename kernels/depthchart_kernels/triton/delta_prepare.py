@@ -151,7 +151,9 @@ def invert_kernel(lower, beta, chunks, tri, HV, C: tl.constexpr, B: tl.constexpr
     corner = few[:, None] * (16 * (C + 1))
     t = tl.zeros([B // 16, 16, 16], tl.float32) + tl.where(i[:, None] == i[None, :], 1.0, 0.0)[None, :, :]
     for r in tl.static_range(1, 16):
-        row = tl.load(base + corner + (r * C + i)[None, :], mask=(i < r)[None, :] & (few >= 0)[:, None], other=0.0)
+        row = tl.load(
+            base + corner + (r * C + i)[None, :], mask=(i < r)[None, :] & (few >= 0)[:, None], other=0.0
+        )
         change = tl.sum(row[:, :, None] * t, axis=1)
         t = tl.where((i == r)[None, :, None], t - change[:, None, :], t)
     tl.store(base + corner[:, :, None] + i[None, :, None] * C + i[None, None, :], t)
@@ -182,17 +184,15 @@ def merge_blocks(base, C: tl.constexpr, B: tl.constexpr, HALF: tl.constexpr):
 
 
 @triton.jit
-def merge_kernel(
-    lower, beta, chunks, tri, HV, C: tl.constexpr, HALF: tl.constexpr, LAST: tl.constexpr
-):
+def merge_kernel(lower, beta, chunks, tri, HV, C: tl.constexpr, HALF: tl.constexpr, LAST: tl.constexpr):
     """A tile [64, 64] of −T22 · L21 · T11 of one pair of [HALF, HALF] inverses; in place of L21, too, unless LAST.
 
     With one tile a pair (HALF = 64) nobody else reads L21; the level above that is the last.
     """
     chunk, head, rest = tl.program_id(0).to(tl.int64), tl.program_id(1), tl.program_id(2)
     start, rows = tl.load(chunks + chunk * 4), tl.load(chunks + chunk * 4 + 1)
-    N: tl.constexpr = HALF // 64
-    pair, row, column = rest // (N * N), (rest // N) % N, rest % N
+    tiles: tl.constexpr = HALF // 64
+    pair, row, column = rest // (tiles * tiles), (rest // tiles) % tiles, rest % tiles
     square = (chunk * HV + head) * C * C
     i = tl.arange(0, 64)
     tile, triangle = i[:, None] * C + i[None, :], i[:, None] >= i[None, :]
@@ -200,7 +200,7 @@ def merge_kernel(
     result = tl.zeros([64, 64], tl.float32)
     for m in range(0, row + 1):
         inner = tl.zeros([64, 64], tl.float32)
-        for n in range(column, N):
+        for n in range(column, tiles):
             left = tl.load(first + HALF * C + m * 64 * C + n * 64)
             right = tl.load(first + (n * C + column) * 64, mask=triangle | (n > column), other=0.0)
             inner += dot(left, right, tl.float32)

@@ -99,10 +99,8 @@ def wide_advance(
     k, k_rows, k_step = k_at
     g, g_rows, g_step = g_at
     change = tl.zeros_like(state)
-    if CHANNEL:
-        after = tl.sum(change, axis=1)  # log decay of the blocks behind the one at hand, up to the depth
-    else:
-        after = tl.zeros([1], tl.float64)
+    # log decay of the blocks behind the one at hand, up to the depth
+    after = tl.sum(change, axis=1) if CHANNEL else tl.zeros([1], tl.float64)
     for back in range(0, C // B):
         b = C // B - 1 - back
         row = b * B + i

@@ -77,7 +77,11 @@ def choose_pieces(lengths: IntArray, programs_each: int, width: int, multiproces
 @lru_cache(maxsize=16)
 def processors(device: torch.device) -> int:
     """Multiprocessors of the device; those of an H200 where kernels are interpreted."""
-    return torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else PROCESSORS
+    return (
+        torch.cuda.get_device_properties(device).multi_processor_count
+        if device.type == "cuda"
+        else PROCESSORS
+    )
 
 
 def tables(
@@ -111,7 +115,9 @@ def _make(batch: Batch, width: int, device: torch.device, pieces: int) -> Tables
     chunk = first[batch.snapshot_sequences[keep]] + (depths - 1) // width
     edges = np.searchsorted(chunk, np.arange(first[-1] + 1))
     most = int(np.diff(edges).max(initial=0))
-    longest = max(1, -(-int(counts.max(initial=1)) // pieces)) if pieces > 1 else max(1, int(counts.max(initial=1)))
+    longest = (
+        max(1, -(-int(counts.max(initial=1)) // pieces)) if pieces > 1 else max(1, int(counts.max(initial=1)))
+    )
     parts = np.maximum(-(-counts // longest), 1)  # an empty sequence is a piece, too, which the kernels skip
     whose, part = _ranks(parts)
     skip = part * longest

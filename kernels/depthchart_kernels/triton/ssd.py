@@ -11,7 +11,6 @@ from depthchart_kernels.batch import Batch
 from depthchart_kernels.chunked.walk import copy_depth_zero
 from depthchart_kernels.triton import ssd_kernels as kernels
 from depthchart_kernels.triton.common import (
-    BLOCK,
     check_device,
     check_size,
     contiguous,
@@ -20,7 +19,7 @@ from depthchart_kernels.triton.common import (
     slots_of,
 )
 from depthchart_kernels.triton.plan import Tables, tables
-from depthchart_kernels.triton.tuning import scan_config, square_warps
+from depthchart_kernels.triton.tuning import SQUARE_STAGES, scan_config, square_warps
 
 __all__ = ["ssd"]
 
@@ -54,11 +53,12 @@ def ssd(
     if not table.chunk_count:
         return output
     square: dict[str, Any] = {
-        "C": width, "B": min(width, BLOCK), "BN": power_of_two(states), "KIND": kind_of(x)
+        "C": width, "B": min(width, config.block), "BN": power_of_two(states), "KIND": kind_of(x)
     }  # fmt: skip
+    options = {"num_warps": square_warps(width), "num_stages": SQUARE_STAGES}
     scores = x.new_empty([table.chunk_count, groups, width, width])
     kernels.scores_kernel[(table.chunk_count, groups, (width // square["B"]) ** 2)](
-        b, c, table.chunks, scores, groups, states, **square, num_warps=square_warps(width)
+        b, c, table.chunks, scores, groups, states, **square, **options
     )
     launch: dict[str, Any] = square | {
         "P": size, "N": states, "BP": block, "num_warps": config.warps, "num_stages": config.stages
@@ -84,6 +84,14 @@ def _starts(
         x, dt, a, b, additions, decays, table.sequences, table.followed, heads, groups, **launch
     )
     kernels.combine_kernel[(len(table.runs), heads, -(-size * states // kernels.ELEMENTS))](
-        additions, decays, pool, starts, table.runs, heads, pool.stride(0), SIZE=size * states, E=kernels.ELEMENTS
+        additions,
+        decays,
+        pool,
+        starts,
+        table.runs,
+        heads,
+        pool.stride(0),
+        SIZE=size * states,
+        E=kernels.ELEMENTS,
     )
     return starts

@@ -71,7 +71,11 @@ def ssd_kernel(
         # not from the table: loads must not wait for it
         chunk, start, rows = first_chunk + n, begin + n * C, tl.minimum(length - n * C, C)
         n_base, p_base, steps_at = (start * G + group) * N, (start * H + head) * P, dt + start * H + head
-        b_at, c_at, x_at = (b + n_base, n_rows, G * N), (c + n_base, n_rows, G * N), (x + p_base, p_rows, H * P)
+        b_at, c_at, x_at = (
+            (b + n_base, n_rows, G * N),
+            (c + n_base, n_rows, G * N),
+            (x + p_base, p_rows, H * P),
+        )
         squares, output_at = scores + (chunk * G + group) * C * C + square, output + p_base
         if C == B:
             mask, xmask = (i < rows)[:, None] & inside, (i < rows)[:, None] & columns
@@ -86,7 +90,23 @@ def ssd_kernel(
         else:
             bc, written, sums = state, state, state  # nothing of a wide chunk is kept for the state
             wide_output(
-                c_at, x_at, squares, output_at, steps_at, H, rate, skip, state, i, rows, inside, columns, C, B, BP, KIND
+                c_at,
+                x_at,
+                squares,
+                output_at,
+                steps_at,
+                H,
+                rate,
+                skip,
+                state,
+                i,
+                rows,
+                inside,
+                columns,
+                C,
+                B,
+                BP,
+                KIND,
             )
         if MOST != 0:
             low, high = tl.load(chunks + chunk * 4 + 2), tl.load(chunks + chunk * 4 + 3)
@@ -101,7 +121,9 @@ def ssd_kernel(
                     if C == B:
                         then = ssd_advance(state, bc, written, sums, i, depth, KIND)
                     else:
-                        then = wide_advance(state, b_at, x_at, steps_at, H, rate, i, depth, inside, columns, C, B, KIND)
+                        then = wide_advance(
+                            state, b_at, x_at, steps_at, H, rate, i, depth, inside, columns, C, B, KIND
+                        )
                     store(head_pool + slot * slot_stride + tile, then, tile_mask)
         if C == B:
             state = ssd_advance(state, bc, written, sums, i, rows, KIND)
@@ -196,7 +218,7 @@ def wide_output(
     before = tl.zeros([1], tl.float64)
     for r in range(0, C // B):
         row = r * B + i
-        steps, sums = local_sums(steps_at, H, rate, row, rows)
+        _steps, sums = local_sums(steps_at, H, rate, row, rows)
         cc = load(c + r * B * n_step + n_rows, (row < rows)[:, None] & inside)
         y = exp((sums + before).to(tl.float32))[:, None] * dot(cc, state, KIND)
         before += last(sums, i, B)
@@ -220,7 +242,19 @@ def wide_output(
 
 @triton.jit
 def wide_advance(
-    state, b_at, x_at, steps_at, H, rate, i, depth, inside, columns, C: tl.constexpr, B: tl.constexpr, KIND: tl.constexpr
+    state,
+    b_at,
+    x_at,
+    steps_at,
+    H,
+    rate,
+    i,
+    depth,
+    inside,
+    columns,
+    C: tl.constexpr,
+    B: tl.constexpr,
+    KIND: tl.constexpr,
 ):
     """The state after ``depth`` tokens of a chunk wider than a block, from its last block to its first."""
     b, n_rows, n_step = b_at

@@ -18,7 +18,14 @@ from depthchart_kernels.triton import (
     steps,
 )
 from depthchart_kernels.triton.common import BLOCK, MANY, power_of_two
-from depthchart_kernels.triton.tuning import COMBINE_WARPS, TABLE, channel_warps, square_warps
+from depthchart_kernels.triton.tuning import (
+    COMBINE_COLUMNS,
+    COMBINE_WARPS,
+    SQUARE_STAGES,
+    TABLE,
+    channel_warps,
+    square_warps,
+)
 
 __all__ = ["Case", "Target", "cases", "target"]
 
@@ -31,7 +38,7 @@ class Case:
 
     ``size``: key or state size K, N (V as large, P = 64), head size of attention, channels or elements of a program.
     ``width``: tokens of a chunk; ``value_block``: columns of the state, or of the values, that a program holds; 0 where
-    there is none. ``snapshots``: most in one chunk, −1 is any number.
+    there is none. ``snapshots``: most in one chunk, −1 is any number. ``block``: tokens that a product takes at once.
     """
 
     kernel: str
@@ -43,6 +50,7 @@ class Case:
     warps: int
     stages: int
     snapshots: int
+    block: int
 
 
 @dataclass(frozen=True)
@@ -62,13 +70,14 @@ def cases() -> list[Case]:
 def _scans() -> Iterator[Case]:
     for (op, width, size), config in TABLE.items():
         loop = (width, 2, size, config.value_block, config.warps, config.stages)
+        block = min(width, config.block)
         for snapshots in (0, 1, MANY):
-            yield Case("scan", op, *loop, snapshots)
-        yield Case("scan_pieces", op, *loop, 1)
-        yield Case("transition", op, *loop, 0)
-        square = (width, 2, size, 0, square_warps(width), 3, 0)
+            yield Case("scan", op, *loop, snapshots, block)
+        yield Case("scan_pieces", op, *loop, 1, block)
+        yield Case("transition", op, *loop, 0, block)
+        square = (width, 2, size, 0, square_warps(width), SQUARE_STAGES, 0, min(width, BLOCK))
         if op == "kda":
-            yield Case("channel_scores", op, width, 2, size, 0, channel_warps(size), 3, 0)
+            yield Case("channel_scores", op, width, 2, size, 0, channel_warps(size), 3, 0, 16)
         else:
             yield Case("head_scores" if op == "gated_delta" else "ssd_scores", op, *square)
         if op == "gated_delta" and size == 128:  # kda has the same, whatever its size
@@ -79,23 +88,25 @@ def _scans() -> Iterator[Case]:
                 half *= 2
     for op in ("gated_delta", "ssd"):
         for size in (128, 256):
-            yield Case("combine", op, 0, 2, size, 32, COMBINE_WARPS, 1, 0)
+            yield Case("combine", op, 0, 2, size, COMBINE_COLUMNS, COMBINE_WARPS, 1, 0, 0)
 
 
 def _others() -> Iterator[Case]:
     for taps in (2, 4):
-        yield Case("conv", "causal_conv1d", conv.TOKENS, 2, taps, conv.CHANNELS, 4, 3, 0)
-        yield Case("window", "causal_conv1d", 0, 2, taps, conv.CHANNELS, 4, 3, 0)
-        yield Case("step", "causal_conv1d_step", 1, 2, taps, steps.CHANNELS, 4, 3, 0)
+        yield Case("conv", "causal_conv1d", conv.TOKENS, 2, taps, conv.CHANNELS, 4, 3, 0, 0)
+        yield Case("window", "causal_conv1d", 0, 2, taps, conv.CHANNELS, 4, 3, 0, 0)
+        yield Case("step", "causal_conv1d_step", 1, 2, taps, steps.CHANNELS, 4, 3, 0, 0)
     for op in ("gated_delta", "kda", "ssd"):
         for size in (128, 256):
-            yield Case("step", f"{op}_step", 1, 2, size, steps.STATES, 4, 3, 0)
+            yield Case("step", f"{op}_step", 1, 2, size, steps.STATES, 4, 3, 0, 0)
     for size, values in ((64, 64), (128, 128), (256, 256), (576, 512)):
-        yield Case("attend", "paged_attention", attention.KEYS, 2, size, values, *attention.launch(size), 0)
-    yield Case("merge", "merge_attention", 0, 2, 128, 128, 4, 3, 0)
-    yield Case("merge", "merge_attention", 0, 2, 512, 512, 4, 3, 0)
+        yield Case(
+            "attend", "paged_attention", attention.KEYS, 2, size, values, *attention.launch(size), 0, 0
+        )
+    yield Case("merge", "merge_attention", 0, 2, 128, 128, 4, 3, 0, 0)
+    yield Case("merge", "merge_attention", 0, 2, 512, 512, 4, 3, 0, 0)
     for op, size in (("gather_kv", 2), ("copy_states", 4)):
-        yield Case("move", op, 0, size, paging.ELEMENTS, 0, 4, 3, 0)
+        yield Case("move", op, 0, size, paging.ELEMENTS, 0, 4, 3, 0, 0)
 
 
 def target(case: Case) -> Target:
@@ -103,7 +114,11 @@ def target(case: Case) -> Target:
     function, constants = _FUNCTIONS[case.kernel](case)
     name = KINDS[case.element_bytes][0]
     types = dict.fromkeys(_INTEGERS, "i32") | dict.fromkeys(_LONGS, "i64") | {"scale": "fp32"}
-    types |= dict.fromkeys(_TABLES, "*i64") | dict.fromkeys(_SINGLES, "*fp32") | dict.fromkeys(_OPERANDS, f"*{name}")
+    types |= (
+        dict.fromkeys(_TABLES, "*i64")
+        | dict.fromkeys(_SINGLES, "*fp32")
+        | dict.fromkeys(_OPERANDS, f"*{name}")
+    )
     if case.kernel == "merge" or case.op == "paged_attention":
         types |= {"rows": "i32", "lse": "*fp32", "pages": "*i32"}
     if case.op == "copy_states":
@@ -114,10 +129,34 @@ def target(case: Case) -> Target:
 _INTEGERS = (
     "H", "HV", "K", "V", "G", "P", "N", "D", "R", "DV", "page_size", "columns", "rank", "size", "PARTS",
 )  # fmt: skip
-_LONGS = ("slot_stride", "source_stride", "target_stride", "k_page", "k_row", "k_head", "v_page", "v_row", "v_head")
+_LONGS = (
+    "slot_stride",
+    "source_stride",
+    "target_stride",
+    "k_page",
+    "k_row",
+    "k_head",
+    "v_page",
+    "v_row",
+    "v_head",
+)
 _TABLES = ("sequences", "chunks", "snapshots", "runs", "followed", "owners", "writes", "slots", "blocks", "sources",
            "targets")  # fmt: skip
-_SINGLES = ("g", "beta", "dt", "a", "d", "pool", "lower", "decay", "starts", "matrices", "additions", "total", "decays")
+_SINGLES = (
+    "g",
+    "beta",
+    "dt",
+    "a",
+    "d",
+    "pool",
+    "lower",
+    "decay",
+    "starts",
+    "matrices",
+    "additions",
+    "total",
+    "decays",
+)
 _OPERANDS = ("q", "k", "v", "tri", "scores", "output", "outputs", "x", "b", "c", "read_k", "read_q", "write_k", "plain_k",
              "weight", "bias", "source", "target")  # fmt: skip
 
@@ -126,17 +165,19 @@ def _kind(case: Case) -> Any:
     return KINDS[case.element_bytes][1]
 
 
-def _block(case: Case) -> int:
-    return min(case.width, BLOCK)
-
-
 def _scan(case: Case) -> tuple[Any, dict[str, Any]]:
     split = case.kernel == "scan_pieces"
-    values = {"C": case.width, "B": _block(case), "KIND": _kind(case), "MOST": case.snapshots, "SPLIT": split}
+    values = {"C": case.width, "B": case.block, "KIND": _kind(case), "MOST": case.snapshots, "SPLIT": split}
     if case.op == "ssd":
         sizes = {"P": 64, "N": case.size, "BN": case.size, "BP": case.value_block, "SKIP": True}
         return ssd_kernels.ssd_kernel, values | sizes
-    sizes = {"K": case.size, "V": case.size, "BK": case.size, "BV": case.value_block, "CHANNEL": case.op == "kda"}
+    sizes = {
+        "K": case.size,
+        "V": case.size,
+        "BK": case.size,
+        "BV": case.value_block,
+        "CHANNEL": case.op == "kda",
+    }
     return delta_kernels.scan_kernel, values | sizes
 
 
@@ -162,7 +203,7 @@ def _rows(function: Any) -> Callable[[Case], tuple[Any, dict[str, Any]]]:
     def values(case: Case) -> tuple[Any, dict[str, Any]]:
         given = {"C": case.width, "KIND": _kind(case)}
         given |= {"BN" if case.op == "ssd" else "BK": case.size}
-        return function, given if case.op == "kda" else given | {"B": _block(case)}
+        return function, given if case.op == "kda" else given | {"B": case.block}
 
     return values
 
@@ -195,7 +236,7 @@ _FUNCTIONS: dict[str, Callable[[Case], tuple[Any, dict[str, Any]]]] = {
     "head_scores": _rows(delta_prepare.head_scores_kernel),
     "channel_scores": _rows(delta_prepare.channel_scores_kernel),
     "ssd_scores": _rows(ssd_kernels.scores_kernel),
-    "invert": lambda case: (delta_prepare.invert_kernel, {"C": case.width, "B": _block(case)}),
+    "invert": lambda case: (delta_prepare.invert_kernel, {"C": case.width, "B": case.block}),
     "merge_64": _merge_half(64),
     "merge_128": _merge_half(128),
     "conv": lambda case: (

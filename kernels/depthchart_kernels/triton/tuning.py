@@ -6,18 +6,36 @@ from dataclasses import dataclass
 
 import torch
 
-__all__ = ["COMBINE_WARPS", "FLOAT32", "TABLE", "Config", "channel_warps", "scan_config", "square_warps"]
+__all__ = [
+    "COMBINE_COLUMNS",
+    "COMBINE_WARPS",
+    "FLOAT32",
+    "SQUARE_STAGES",
+    "TABLE",
+    "Config",
+    "channel_warps",
+    "scan_config",
+    "square_warps",
+]
 
-COMBINE_WARPS = 4  # of the kernel that passes a split sequence's state from piece to piece
+COMBINE_WARPS, COMBINE_COLUMNS = (
+    4,
+    32,
+)  # of the kernel that passes a split sequence's state from piece to piece
+SQUARE_STAGES = 2  # of the kernels that work on blocks of a chunk's square matrices
 
 
 @dataclass(frozen=True, slots=True)
 class Config:
-    """``value_block``: columns of the state a program holds; ``warps`` and ``stages`` as Triton means them."""
+    """``value_block``: columns of the state a program holds; ``warps`` and ``stages`` as Triton means them.
+
+    ``block``: tokens of a chunk that a product takes at once; a wider chunk is walked in blocks.
+    """
 
     value_block: int
     warps: int
     stages: int
+    block: int = 64
 
 
 # (operator, chunk width, key or state size up to) -> parameters for operands of two bytes; chosen by registers and
@@ -26,23 +44,23 @@ TABLE: dict[tuple[str, int, int], Config] = {
     ("gated_delta", 16, 128): Config(32, 4, 2),
     ("gated_delta", 32, 128): Config(32, 4, 2),
     ("gated_delta", 64, 128): Config(32, 8, 2),
-    ("gated_delta", 128, 128): Config(32, 8, 1),
-    ("gated_delta", 256, 128): Config(32, 8, 1),
-    ("gated_delta", 16, 256): Config(32, 8, 2),
-    ("gated_delta", 32, 256): Config(32, 8, 2),
-    ("gated_delta", 64, 256): Config(16, 8, 1),
-    ("gated_delta", 128, 256): Config(16, 8, 1),
-    ("gated_delta", 256, 256): Config(16, 8, 1),
+    ("gated_delta", 128, 128): Config(16, 8, 2),
+    ("gated_delta", 256, 128): Config(32, 8, 2, 32),
+    ("gated_delta", 16, 256): Config(16, 8, 2),
+    ("gated_delta", 32, 256): Config(16, 8, 2),
+    ("gated_delta", 64, 256): Config(16, 8, 2),
+    ("gated_delta", 128, 256): Config(32, 8, 2, 32),
+    ("gated_delta", 256, 256): Config(32, 8, 2, 32),
     ("kda", 16, 128): Config(32, 4, 2),
     ("kda", 32, 128): Config(32, 4, 2),
     ("kda", 64, 128): Config(32, 8, 2),
-    ("kda", 128, 128): Config(32, 8, 1),
-    ("kda", 256, 128): Config(32, 8, 1),
-    ("kda", 16, 256): Config(32, 8, 2),
-    ("kda", 32, 256): Config(32, 8, 2),
-    ("kda", 64, 256): Config(16, 8, 1),
-    ("kda", 128, 256): Config(16, 8, 1),
-    ("kda", 256, 256): Config(16, 8, 1),
+    ("kda", 128, 128): Config(32, 8, 2, 32),
+    ("kda", 256, 128): Config(32, 8, 2, 32),
+    ("kda", 16, 256): Config(16, 8, 2),
+    ("kda", 32, 256): Config(16, 8, 2),
+    ("kda", 64, 256): Config(16, 8, 2, 32),
+    ("kda", 128, 256): Config(16, 8, 2, 32),
+    ("kda", 256, 256): Config(16, 8, 2, 32),
     ("ssd", 16, 128): Config(64, 8, 2),
     ("ssd", 32, 128): Config(64, 8, 2),
     ("ssd", 64, 128): Config(32, 8, 2),
@@ -55,7 +73,7 @@ TABLE: dict[tuple[str, int, int], Config] = {
     ("ssd", 256, 256): Config(32, 8, 1),
 }
 # Three TF32 products hold more than a program's registers: float32 runs, and spills. It is for checks, not for speed.
-FLOAT32 = Config(16, 8, 1)
+FLOAT32 = Config(16, 8, 1, 32)
 
 
 def scan_config(op: str, width: int, kind: torch.dtype, size: int) -> Config:
@@ -65,7 +83,7 @@ def scan_config(op: str, width: int, kind: torch.dtype, size: int) -> Config:
 
 def square_warps(width: int) -> int:
     """Warps of the kernels that work on blocks of a chunk's square matrices."""
-    return 4
+    return 4 if width <= 64 else 8
 
 
 def channel_warps(key_dim: int) -> int:
