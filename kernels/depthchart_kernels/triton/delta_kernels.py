@@ -41,6 +41,7 @@ def scan_kernel(
     k_rows, g_rows = i[:, None] * (H * K) + kk[None, :], i[:, None] * (HV * K) + kk[None, :]
     v_rows, square = i[:, None] * (HV * V) + vv[None, :], i[:, None] * C + i[None, :]
     qk_rows, qk_step = (g_rows, HV * K) if CHANNEL else (k_rows, H * K)
+    everywhere = tl.full([1, 1], True, tl.int1)
     state = tl.zeros([BK, BV], tl.float32)
     if SPLIT:
         state = load(starts + (piece * HV + head) * K * V + tile, tile_mask)
@@ -57,9 +58,11 @@ def scan_kernel(
         if C == B:
             mask, vmask = (i < rows)[:, None] & keys, (i < rows)[:, None] & columns
             kc, qc = load(k + qk_base + qk_rows, mask), load(q + qk_base + qk_rows, mask)
-            t = load(tri + square_base + square, (i >= 0)[:, None])
-            a = load(scores + square_base + square, (i >= 0)[:, None])
             vc = load(v + v_base + v_rows, vmask).to(tl.float32)
+            t, a = (
+                load(tri + square_base + square, everywhere),
+                load(scores + square_base + square, everywhere),
+            )
             if CHANNEL:
                 sums = tl.zeros([B], tl.float64)
                 u = dot(t, vc - dot(kc, state, KIND), KIND)
@@ -150,8 +153,8 @@ def transition_kernel(
         whole = decay + (chunk * HV + head) * K + kk
         if C == B:
             kc = load(k + qk_base + qk_rows, keys)
-            t = load(tri + square_base + square, (i >= 0)[:, None])
             vc = load(v + v_base + v_rows, columns).to(tl.float32)
+            t = load(tri + square_base + square, tl.full([1, 1], True, tl.int1))
             if CHANNEL:
                 sums = tl.zeros([B], tl.float64)
                 u = dot(t, vc - dot(kc, state, KIND), KIND)

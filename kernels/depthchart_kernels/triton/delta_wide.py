@@ -46,12 +46,13 @@ def wide_solve(
     """U in layers of float32; writes the chunk's outputs if OUTPUT."""
     q, q_rows, q_step = q_at
     output, output_rows, output_step = output_at
+    everywhere = tl.full([1, 1], True, tl.int1)
     us = layers(C // B, B, BV, tl.float32)
     before = tl.zeros([1], tl.float64)
     for b in range(0, C // B):
         u = tl.zeros([B, BV], tl.float32)
         for j in range(0, b + 1):
-            u += dot(load(tri + (b * C + j) * B, (i >= 0)[:, None]), take(rests, j), KIND)
+            u += dot(load(tri + (b * C + j) * B, everywhere), take(rests, j), KIND)
         if OUTPUT:
             valid = (b * B + i < rows)[:, None]
             y = dot(load(q + b * B * q_step + q_rows, valid & keys), state, KIND) * scale
@@ -59,8 +60,8 @@ def wide_solve(
                 sums, before = block_sums(gates, HV, b * B + i, rows, before)
                 y *= exp(sums.to(tl.float32))[:, None]
             for j in range(0, b):
-                y += dot(load(scores + (b * C + j) * B, (i >= 0)[:, None]), take(us, j), KIND)
-            y += dot(load(scores + b * (C + 1) * B, (i >= 0)[:, None]), u, KIND)
+                y += dot(load(scores + (b * C + j) * B, everywhere), take(us, j), KIND)
+            y += dot(load(scores + b * (C + 1) * B, everywhere), u, KIND)
             store(output + b * B * output_step + output_rows, y, valid & columns)
         us = put(us, b, u)
     return us
@@ -101,7 +102,8 @@ def wide_advance(
     change = tl.zeros_like(state)
     # log decay of the blocks behind the one at hand, up to the depth
     after = tl.sum(change, axis=1) if CHANNEL else tl.zeros([1], tl.float64)
-    for back in range(0, C // B):
+    # for snapshots only with one decay a channel: buffers for loads ahead would cost every chunk registers
+    for back in tl.range(0, C // B, num_stages=1 if CHANNEL else None):
         b = C // B - 1 - back
         row = b * B + i
         mine = (row < depth)[:, None] & keys

@@ -80,7 +80,10 @@ def ssd_kernel(
         if C == B:
             mask, xmask = (i < rows)[:, None] & inside, (i < rows)[:, None] & columns
             bc, cc = load(b + n_base + n_rows, mask), load(c + n_base + n_rows, mask)
-            xc, shared = load(x + p_base + p_rows, xmask).to(tl.float32), load(squares, (i >= 0)[:, None])
+            xc, shared = (
+                load(x + p_base + p_rows, xmask).to(tl.float32),
+                load(squares, tl.full([1, 1], True, tl.int1)),
+            )
             steps, sums = local_sums(steps_at, H, rate, i, rows)
             written = xc * steps[:, None]
             left = exp(tl.minimum(differences(sums, sums), 0.0))
@@ -231,7 +234,7 @@ def wide_output(
             ends = ends - tl.where(back > 0, whole + between, 0.0)
             between += tl.where(back > 0, whole, 0.0)
             left = exp(tl.minimum(differences(sums, ends), 0.0))
-            shared = load(squares + (r * C + r - back) * B, (i >= 0)[:, None]).to(tl.float32)
+            shared = load(squares + (r * C + r - back) * B, tl.full([1, 1], True, tl.int1)).to(tl.float32)
             weights = tl.where(row[:, None] >= there[None, :], shared * left, 0.0)
             xc = load(x + (r - back) * B * p_step + p_rows, (there < rows)[:, None] & columns).to(tl.float32)
             y += dot(weights, xc * strength[:, None], KIND)
