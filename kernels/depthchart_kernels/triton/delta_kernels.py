@@ -65,13 +65,14 @@ def scan_kernel(
             )
             if CHANNEL:
                 sums = tl.zeros([B], tl.float64)
-                u = dot(t, vc - dot(kc, state, KIND), KIND)
+                rest = vc - dot(kc, state, KIND)
                 read = dot(qc, state, KIND)
             else:
                 sums = tl.cumsum(tl.load(gates + i * HV, mask=i < rows, other=0.0).to(tl.float64), axis=0)
                 grow = exp(sums.to(tl.float32))[:, None]
-                u = dot(t, vc - grow * dot(kc, state, KIND), KIND)
+                rest = vc - grow * dot(kc, state, KIND)
                 read = grow * dot(qc, state, KIND)
+            u = dot(t, rest, KIND)
             store(output + v_base + v_rows, scale * read + dot(a, u, KIND), vmask)
             if MOST != 0:
                 low, high = tl.load(chunks + chunk * 4 + 2), tl.load(chunks + chunk * 4 + 3)
@@ -79,16 +80,16 @@ def scan_kernel(
                     if low < high:
                         depth, slot = tl.load(snapshots + low * 2), tl.load(snapshots + low * 2 + 1)
                         then = advance(
-                            state, kc, plain_k + k_base + k_rows, u, sums, g + g_base + g_rows, HV * K, i, depth,
-                            keys, KIND, CHANNEL,
+                            state, kc, plain_k + k_base, k_rows, u, sums, g + g_base, g_rows, HV * K, i, depth, keys,
+                            KIND, CHANNEL,
                         )  # fmt: skip
                         store(head_pool + slot * slot_stride + tile, then, tile_mask)
                 else:
                     for j in range(low, high):
                         depth, slot = tl.load(snapshots + j * 2), tl.load(snapshots + j * 2 + 1)
                         then = advance(
-                            state, kc, plain_k + k_base + k_rows, u, sums, g + g_base + g_rows, HV * K, i, depth,
-                            keys, KIND, CHANNEL,
+                            state, kc, plain_k + k_base, k_rows, u, sums, g + g_base, g_rows, HV * K, i, depth, keys,
+                            KIND, CHANNEL,
                         )  # fmt: skip
                         store(head_pool + slot * slot_stride + tile, then, tile_mask)
             state = finish(
@@ -233,11 +234,11 @@ def finish(
 
 @triton.jit
 def advance(
-    state, kc, plain_k, u, sums, g, g_step, i, depth, keys, KIND: tl.constexpr, CHANNEL: tl.constexpr
+    state, kc, plain_k, k_rows, u, sums, g, g_rows, g_step, i, depth, keys, KIND: tl.constexpr, CHANNEL: tl.constexpr
 ):
     """The state after ``depth`` tokens of the chunk."""
     if CHANNEL:
-        return channel_advance(state, plain_k, u, g, g_step, i, depth, keys, KIND)
+        return channel_advance(state, plain_k, k_rows, u, g, g_rows, g_step, i, depth, keys, KIND)
     else:
         return head_advance(state, kc, u, sums, i, depth, KIND)
 
@@ -252,11 +253,11 @@ def head_advance(state, kc, u, sums, i, depth, KIND: tl.constexpr):
 
 
 @triton.jit
-def channel_advance(state, k, u, g, g_step, i, depth, keys, KIND: tl.constexpr):
+def channel_advance(state, k, k_rows, u, g, g_rows, g_step, i, depth, keys, KIND: tl.constexpr):
     """The state after ``depth`` tokens of the chunk, one decay a channel; each row sums the gates that follow it."""
     mine = (i < depth)[:, None] & keys
-    following = load(g + g_step, (i + 1 < depth)[:, None] & keys).to(tl.float32)
+    following = load(g + g_step + g_rows, (i + 1 < depth)[:, None] & keys).to(tl.float32)
     rest = exp(tl.cumsum(following, axis=0, reverse=True))
-    total = tl.sum(load(g, mine).to(tl.float32), axis=0)
-    weighted = load(k, mine).to(tl.float32) * rest
+    total = tl.sum(load(g + g_rows, mine).to(tl.float32), axis=0)
+    weighted = load(k + k_rows, mine).to(tl.float32) * rest
     return exp(total)[:, None] * state + dot(tl.trans(weighted), u, KIND)
