@@ -13,6 +13,7 @@ from depthchart_kernels.triton import delta_kernels as kernels
 from depthchart_kernels.triton import delta_prepare as prepare
 from depthchart_kernels.triton.common import (
     BLOCK,
+    MANY,
     check_device,
     check_size,
     contiguous,
@@ -76,7 +77,8 @@ def delta(
     kernels.scan_kernel[(table.piece_count, value_heads, value_blocks)](
         loop_q, loop_k, v, g, write_k, decay, k, tri, scores, output, pool, starts,
         table.sequences, table.chunks, table.snapshots, scale, *heads, pool.stride(0),
-        **launch, MOST=table.most, SPLIT=table.split,
+        **launch | {"B": min(width, config.many if table.most == MANY else config.block)}, MOST=table.most,
+        SPLIT=table.split,
     )  # fmt: skip
     return output
 

@@ -234,7 +234,20 @@ def finish(
 
 @triton.jit
 def advance(
-    state, kc, plain_k, k_rows, u, sums, g, g_rows, g_step, i, depth, keys, KIND: tl.constexpr, CHANNEL: tl.constexpr
+    state,
+    kc,
+    plain_k,
+    k_rows,
+    u,
+    sums,
+    g,
+    g_rows,
+    g_step,
+    i,
+    depth,
+    keys,
+    KIND: tl.constexpr,
+    CHANNEL: tl.constexpr,
 ):
     """The state after ``depth`` tokens of the chunk."""
     if CHANNEL:

@@ -72,7 +72,7 @@ def _scans() -> Iterator[Case]:
         loop = (width, 2, size, config.value_block, config.warps, config.stages)
         block = min(width, config.block)
         for snapshots in (0, 1, MANY):
-            yield Case("scan", op, *loop, snapshots, block)
+            yield Case("scan", op, *loop, snapshots, min(width, config.many) if snapshots == MANY else block)
         yield Case("scan_pieces", op, *loop, 1, block)
         yield Case("transition", op, *loop, 0, block)
         square = (width, 2, size, 0, square_warps(width), SQUARE_STAGES, 0, min(width, BLOCK))
@@ -183,6 +183,7 @@ def _scan(case: Case) -> tuple[Any, dict[str, Any]]:
 
 def _transition(case: Case) -> tuple[Any, dict[str, Any]]:
     function, values = _scan(case)
+    absent: tuple[str, ...]
     if case.op == "ssd":
         function, absent = ssd_kernels.addition_kernel, ("MOST", "SPLIT", "SKIP")
     else:

@@ -29,13 +29,15 @@ SQUARE_STAGES = 2  # of the kernels that work on blocks of a chunk's square matr
 class Config:
     """``value_block``: columns of the state a program holds; ``warps`` and ``stages`` as Triton means them.
 
-    ``block``: tokens of a chunk that a product takes at once; a wider chunk is walked in blocks.
+    ``block``: tokens of a chunk that a product takes at once; a wider chunk is walked in blocks. ``many``: the same
+    where a chunk may hold any number of snapshots.
     """
 
     value_block: int
     warps: int
     stages: int
     block: int = 64
+    many: int = 64
 
 
 # (operator, chunk width, key or state size up to) -> parameters for operands of two bytes; chosen by registers and
@@ -45,22 +47,22 @@ TABLE: dict[tuple[str, int, int], Config] = {
     ("gated_delta", 32, 128): Config(32, 4, 2),
     ("gated_delta", 64, 128): Config(32, 8, 2),
     ("gated_delta", 128, 128): Config(16, 8, 2),
-    ("gated_delta", 256, 128): Config(32, 8, 2, 32),
+    ("gated_delta", 256, 128): Config(32, 8, 2, 32, 32),
     ("gated_delta", 16, 256): Config(16, 8, 2),
     ("gated_delta", 32, 256): Config(16, 8, 2),
     ("gated_delta", 64, 256): Config(16, 8, 2),
-    ("gated_delta", 128, 256): Config(32, 8, 2, 32),
-    ("gated_delta", 256, 256): Config(32, 8, 2, 32),
+    ("gated_delta", 128, 256): Config(32, 8, 2, 32, 32),
+    ("gated_delta", 256, 256): Config(32, 8, 2, 32, 32),
     ("kda", 16, 128): Config(32, 4, 2),
     ("kda", 32, 128): Config(32, 4, 2),
-    ("kda", 64, 128): Config(32, 8, 2),
-    ("kda", 128, 128): Config(32, 8, 2, 32),
-    ("kda", 256, 128): Config(32, 8, 2, 32),
+    ("kda", 64, 128): Config(32, 8, 2, many=32),
+    ("kda", 128, 128): Config(32, 8, 2, 32, 32),
+    ("kda", 256, 128): Config(32, 8, 2, 32, 32),
     ("kda", 16, 256): Config(16, 8, 2),
     ("kda", 32, 256): Config(16, 8, 2),
-    ("kda", 64, 256): Config(16, 8, 2, 32),
-    ("kda", 128, 256): Config(16, 8, 2, 32),
-    ("kda", 256, 256): Config(16, 8, 2, 32),
+    ("kda", 64, 256): Config(16, 8, 2, 32, 32),
+    ("kda", 128, 256): Config(16, 8, 2, 32, 32),
+    ("kda", 256, 256): Config(16, 8, 2, 32, 32),
     ("ssd", 16, 128): Config(64, 8, 2),
     ("ssd", 32, 128): Config(64, 8, 2),
     ("ssd", 64, 128): Config(32, 8, 2),
@@ -73,7 +75,7 @@ TABLE: dict[tuple[str, int, int], Config] = {
     ("ssd", 256, 256): Config(32, 8, 1),
 }
 # Three TF32 products hold more than a program's registers: float32 runs, and spills. It is for checks, not for speed.
-FLOAT32 = Config(16, 8, 1, 32)
+FLOAT32 = Config(16, 8, 1, 32, 32)
 
 
 def scan_config(op: str, width: int, kind: torch.dtype, size: int) -> Config:
