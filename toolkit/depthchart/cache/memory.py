@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from depthchart.cache.allocator import PageAllocator
+from depthchart.cache.allocator import PageAllocator, Pages
 from depthchart.cache.node import Node
 from depthchart.cache.state_pool import StatePool
 from depthchart.cache.tree import Evicted, RadixTree
@@ -78,7 +78,7 @@ class Memory:
     def free_state_slots(self) -> int:
         return self.states.free_slots
 
-    def take_pages(self, pages: int, spare: int = 0) -> list[int]:
+    def take_pages(self, pages: int, spare: int = 0) -> Pages:
         """Allocate pages, evicting until ``pages + spare`` are free if need be. Raises PoolExhausted, taking
         none, where even eviction leaves fewer than ``pages``."""
         short = (pages + spare) * self.allocator.page - self.allocator.free_tokens

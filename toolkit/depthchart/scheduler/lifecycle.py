@@ -6,6 +6,7 @@ must do (which states to copy and to write) and keeps the books; it never looks 
 
 from __future__ import annotations
 
+from array import array
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -309,6 +310,6 @@ class Lifecycle:
         self.copies = [copy for copy in self.copies if copy.target != sequence.working]
         if sequence.lock is not None:
             self.memory.tree.unlock(sequence.lock)
-        sequence.tracked, sequence.tracks, sequence.row = [], [], []
+        sequence.tracked, sequence.tracks, sequence.row = [], [], array("i")
         sequence.working = sequence.lock = None
         del self.active[sequence.request]

@@ -20,6 +20,7 @@ from depthchart.cache.node import Node
 from depthchart.errors import InvariantError, MisplacedStateError
 from depthchart.events import Donated, Emit, NotDonated, Violation
 from depthchart.scheduler.sequence import Sequence, Snapshot
+from depthchart.tokens import Ids
 
 __all__ = ["Publisher"]
 
@@ -159,7 +160,7 @@ class Publisher:
         )
         return max(inserted.existing, sequence.protected)
 
-    def _move(self, sequence: Sequence, ids: list[int], existing: int) -> None:
+    def _move(self, sequence: Sequence, ids: Ids, existing: int) -> None:
         """Free the copies of what the tree had, take over the tree's pages for them, and move the lock."""
         tree, key = self.memory.tree, len(ids) * self.page
         end = min(existing, key)
