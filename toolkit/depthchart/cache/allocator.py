@@ -35,7 +35,7 @@ class PageAllocator:
             raise ValueError(f"kv_tokens={kv_tokens}: must hold at least one page; nearest legal: {page}")
         self.page = page
         self.total_pages = kv_tokens // page
-        self._free: Pages = array("i", range(self.total_pages - 1, -1, -1))
+        self._free: Pages = array("i", np.arange(self.total_pages, dtype=np.int32)[::-1].tobytes())
         self._used = bytearray(self.total_pages)
 
     @property
@@ -54,9 +54,8 @@ class PageAllocator:
             raise PoolExhausted(f"{pages} pages of {self.page} tokens wanted, {len(self._free)} free")
         if not pages:
             return array("i")
-        taken = self._free[-pages:]
+        taken = self._free[: -pages - 1 : -1]
         del self._free[-pages:]
-        taken.reverse()
         self._mark(taken, 1)
         return taken
 
