@@ -145,9 +145,12 @@ class SimulatedExecutor:
         for sequence in batch.sequences:
             name = sequence.request
             if name in batch.samples:
-                done = len(sequence.text) - sequence.prompt_tokens
-                tokens[name] = slice_runs(self.outputs[name], done, done + 1)[0]
+                tokens[name] = self.said(name, len(sequence.text) - sequence.prompt_tokens, 1)[0]
         return StepResult(self.cost.step_s(batch.work), tokens)
+
+    def said(self, request: str, first: int, count: int) -> Runs:
+        """The recorded tokens ``[first, first + count)`` of a request's output."""
+        return slice_runs(self.outputs[request], first, first + count)
 
 
 class _Arrivals:

@@ -148,7 +148,7 @@ class Lifecycle:
                 f"end={end}: must lie in ({prefix}, {len(sequence.text)}] for request {sequence.request!r}"
             )
         decision = self.rule(self.geometry, prefix, end, sequence.branch)
-        self._take_row(sequence, end)
+        self.take_row(sequence, end)
         snapshots = self._plan_snapshots(sequence, prefix, end, decision)
         return Extend(sequence, prefix, end, decision, snapshots)
 
@@ -191,7 +191,7 @@ class Lifecycle:
             raise ValueError(
                 f"request {sequence.request!r} has no token {end - 1}: append it before its decode step"
             )
-        self._take_row(sequence, end)
+        self.take_row(sequence, end)
         snapshot = None
         if end % self.decode_grid == 0:
             track = sequence.next_track
@@ -245,8 +245,9 @@ class Lifecycle:
 
     # --- helpers ------------------------------------------------------------------------------------------
 
-    def _take_row(self, sequence: Sequence, end: int) -> None:
-        """Grow the row to hold ``end`` tokens, and take the request's missing state slots."""
+    def take_row(self, sequence: Sequence, end: int) -> None:
+        """Grow the row to hold ``end`` tokens, and take the request's missing state slots. Raises PoolExhausted, taking
+        nothing, where they cannot be had."""
         missing = (sequence.working is None) + TRACK_SLOTS - len(sequence.tracks)
         room = self.memory.states.free_slots + self.memory.tree.evictable_states
         if missing > room:

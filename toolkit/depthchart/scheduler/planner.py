@@ -8,6 +8,7 @@ from depthchart.scheduler.admission import PrefillBudget
 from depthchart.scheduler.lifecycle import TRACK_SLOTS, Decode, Extend, Lifecycle
 from depthchart.scheduler.request import Job, Status
 from depthchart.scheduler.reserve import OutputReserve
+from depthchart.scheduler.strides import Strides
 
 __all__ = ["MIN_STATE_SLOTS", "Planner"]
 
@@ -26,9 +27,11 @@ class Planner:
         mixed: bool,
         max_running: int,
         reserve: OutputReserve,
+        strides: Strides | None = None,
     ) -> None:
         self.lifecycle, self.memory = lifecycle, lifecycle.memory
         self.running, self.mixed, self.max_running, self.reserve = running, mixed, max_running, reserve
+        self.strides, self._admitted = strides, 0
         self.refusal = ""
         self.retracted: list[Job] = []
         self.extends: list[Extend] = []
@@ -87,6 +90,8 @@ class Planner:
         assert sequence is not None, "the slots were counted before"
         job.sequence, job.goal, job.status, job.refusal = sequence, len(job.text), Status.RUNNING, ""
         self.running[job.request_id] = job
+        self._admitted += 1
+        job.admitted = self._admitted
         try:
             plan = self._extend(job, end)
         except BaseException:  # a user's rule may raise anything: the request waits on, as if never tried
@@ -128,24 +133,32 @@ class Planner:
     # --- decode -------------------------------------------------------------------------------------------
 
     def decodes(self) -> list[Decode]:
-        """One row for every decoding request; retracts as many as it takes to give the others their pages."""
+        """One row for every decoding request; retracts as many as it takes to give the others their pages. Rows in
+        strides are not listed: those that have none begin one."""
         self._make_room()
-        jobs = [job for job in self.running.values() if job.decoding and job.request_id not in self._planned]
         plans = []
-        for job in jobs:
+        rows = [job for job in self.running.values() if job.decoding and job.request_id not in self._planned]
+        for job in rows:
             assert job.sequence is not None
-            plans.append(self.lifecycle.plan_decode(job.sequence))
-            self._planned.add(job.request_id)
+            if self.strides is None:
+                plans.append(self.lifecycle.plan_decode(job.sequence))
+            elif job.stride is None:
+                self.strides.begin(job)
+        self._planned.update(job.request_id for job in rows)
         if self.mixed:
-            self.budget.step_tokens -= len(plans)
-        if plans:
+            self.budget.step_tokens -= len(rows)
+        if rows:
             self.reserve.step()
         return plans
 
     def _make_room(self) -> None:
         page = self._page()
         while True:
-            growing = [job for job in self.running.values() if job.decoding and _row_is_full(job, page)]
+            growing = [
+                job
+                for job in self.running.values()
+                if job.stride is None and job.decoding and _row_is_full(job, page)
+            ]
             if len(growing) * page <= self._free():
                 return
             keep = max(growing, key=lambda job: (job.sampled, -job.order))
@@ -165,6 +178,8 @@ class Planner:
 
     def _retract(self, job: Job) -> None:
         assert job.sequence is not None
+        if self.strides is not None:
+            self.strides.settle(job)
         self.lifecycle.retract(job.sequence)
         job.sequence, job.status = None, Status.WAITING
         del self.running[job.request_id]
