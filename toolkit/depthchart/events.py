@@ -70,13 +70,15 @@ class Arrived(NamedTuple):
 
 
 class Matched(NamedTuple):
-    """``kv_tokens``: what the KV alone matched (H); ``tokens``: with a state at its end (C)."""
+    """``kv_tokens``: what the KV alone matched (H), down to node ``kv_node_id``; ``tokens``: with a state at its end
+    (C), at node ``node_id`` (0: the root, nothing matched)."""
 
     request: str
     tokens: int
     kv_tokens: int
     branch: int | None
     node_id: int
+    kv_node_id: int = 0
 
 
 class Admitted(NamedTuple):

@@ -36,12 +36,14 @@ __all__ = ["Evicted", "Inserted", "Match", "RadixTree"]
 
 class Match(NamedTuple):
     """``node`` (the root where nothing matched) ends at ``tokens``; the KV alone reached ``kv_tokens``;
-    ``branch`` is the deepest grid point inside the KV match that has no state yet, or None."""
+    ``branch`` is the deepest grid point inside the KV match that has no state yet, or None. ``kv_node`` is the node
+    in which the KV match ended: after ``match``, it ends there."""
 
     node: Node
     tokens: int
     kv_tokens: int
     branch: int | None
+    kv_node: Node
 
 
 class Inserted(NamedTuple):
@@ -110,32 +112,33 @@ class RadixTree:
 
     def lookup(self, ids: Sequence[int]) -> Match:
         """The match of a text's page ids, changing nothing."""
-        usable, kv_tokens = self.root, 0
+        usable, kv_tokens, node = self.root, 0, self.root
         for node, shared in self._visit(ids):
             kv_tokens = node.start + shared * self.page
             if shared < len(node.ids):
                 break
             if self._resumable(node):
                 usable = node
-        return Match(usable, usable.end, kv_tokens, self._branch(usable.end, kv_tokens))
+        return Match(usable, usable.end, kv_tokens, self._branch(usable.end, kv_tokens), node)
 
     def match(self, ids: Sequence[int]) -> Match:
         """As ``lookup``, for use: splits the edge in which the KV match ends, refreshes the KV of the whole
         path, and the state of the matched node alone."""
-        usable, kv_tokens = self.root, 0
+        usable, kv_tokens, node = self.root, 0, self.root
         seen = self._visit(ids)
         self._note_use(seen)
         for node, shared in seen:
             self._touch(node)
             kv_tokens = node.start + shared * self.page
             if shared < len(node.ids):
-                self._touch(self._split(node, shared))
+                node = self._split(node, shared)
+                self._touch(node)
                 break
             if self._resumable(node):
                 usable = node
         if usable.state is not None:
             self._refresh_used(usable)
-        return Match(usable, usable.end, kv_tokens, self._branch(usable.end, kv_tokens))
+        return Match(usable, usable.end, kv_tokens, self._branch(usable.end, kv_tokens), node)
 
     def has_state(self, ids: Sequence[int]) -> bool:
         """Whether a node that holds a state ends after exactly these pages."""
@@ -155,7 +158,9 @@ class RadixTree:
         while at < total and (child := node.children.get(ids[at])) is not None:
             whole = len(child.ids)
             end = at + whole
-            if end > total or child.ids[-1] != ids[end - 1]:  # the usual case, all shared, costs one comparison
+            if (
+                end > total or child.ids[-1] != ids[end - 1]
+            ):  # the usual case, all shared, costs one comparison
                 seen.append((child, shared := child.shared_pages(ids, at)))
                 if shared < whole:
                     break

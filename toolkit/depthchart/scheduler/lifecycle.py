@@ -130,7 +130,8 @@ class Lifecycle:
         sequence.row = tree.pages_of(match.node)
         sequence.computed = sequence.protected = match.tokens
         self.active[request] = sequence
-        self.emit(Matched(request, match.tokens, match.kv_tokens, match.branch, match.node.node_id))
+        ends = match.node.node_id, match.kv_node.node_id
+        self.emit(Matched(request, match.tokens, match.kv_tokens, match.branch, *ends))
         self.emit(Admitted(request, match.tokens))
         return sequence
 
