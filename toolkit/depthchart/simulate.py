@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from typing import Any, Literal, Protocol, get_args
 
 from depthchart.cache.memory import Memory
@@ -137,7 +137,7 @@ class SimulatedExecutor:
 
     def __init__(self, cost: CostModel, requests: Iterable[TraceRequest]) -> None:
         self.cost = cost
-        self.outputs: Mapping[str, Runs] = {request.request_id: request.output for request in requests}
+        self.outputs: dict[str, Runs] = {request.request_id: request.output for request in requests}
 
     def run(self, batch: Batch) -> StepResult:
         """Sample the recorded tokens; nothing is computed."""

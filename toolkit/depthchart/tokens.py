@@ -39,7 +39,9 @@ Runs: TypeAlias = tuple[Run, ...]
 Ids: TypeAlias = "array[int]"
 """Prefix ids of a text's pages, int64 [pages]: an ``array.array``, which copies fast and answers with plain ints."""
 
-_Content: TypeAlias = tuple[int, int] | Runs  # of a stretch: (segment, first token), or the runs of one mixed page
+_Content: TypeAlias = (
+    tuple[int, int] | Runs
+)  # of a stretch: (segment, first token), or the runs of one mixed page
 _Stretch: TypeAlias = tuple[int, _Content]  # the prefix before it, and its content
 
 VOCABULARY = 0

@@ -7,7 +7,7 @@ tree owns the KV pages and state slots that it holds and gives them back to the 
 from __future__ import annotations
 
 from array import array
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from depthchart.cache.allocator import PageAllocator, Pages
@@ -152,6 +152,11 @@ class RadixTree:
             pages += step.pages
         return pages
 
+    def known_prefixes(self) -> Iterator[int]:
+        """The prefix id at the end of every node, and those that the order of eviction remembers."""
+        yield from (node.ids[-1] for node in self.root.walk())
+        yield from self._leaves.remembered()
+
     def _visit(self, ids: Sequence[int]) -> list[tuple[Node, int]]:
         """The nodes that a text passes and how many pages of each it shares: all but the last whole."""
         seen, node, at, total = [], self.root, 0, len(ids)
@@ -215,9 +220,7 @@ class RadixTree:
         self._cap_path(node)
         return True
 
-    def _add(
-        self, parent: Node, ids: Ids, pages: Pages, request: str, namespace: str, priority: int
-    ) -> Node:
+    def _add(self, parent: Node, ids: Ids, pages: Pages, request: str, namespace: str, priority: int) -> Node:
         node = Node(self._fresh_id(), parent, ids, pages, parent.end, parent.end + len(ids) * self.page)
         node.request, node.namespace, node.priority = request, namespace, priority
         self._touch(node)

@@ -49,7 +49,8 @@ class StepRecord(NamedTuple):
 
 class Scheduler:
     """Requests in, steps out. ``now_s`` is the time at which the next step starts; whoever drives the loop may
-    move it on (to the next arrival). ``log`` receives every event.
+    move it on (to the next arrival). ``log`` receives every event. ``keep_done=False`` keeps nothing of requests that
+    ended, so that memory does not grow with their number.
 
     Raises ValueError for an unknown policy or pools too small for any request.
     """
@@ -68,6 +69,7 @@ class Scheduler:
         seed: int = 0,
         strict: bool = True,
         log: EventLog | None = None,
+        keep_done: bool = True,
     ) -> None:
         if memory.states.total_slots < MIN_STATE_SLOTS:
             raise ValueError(
@@ -82,6 +84,7 @@ class Scheduler:
         self.running: dict[str, Job] = {}
         self.done: dict[str, Job] = {}
         self._ended: list[str] = []
+        self._keep_done = keep_done
         self.now_s, self.steps = 0.0, 0
         self._rng = random.Random(seed)
         said: Said | None = getattr(executor, "said", None)
@@ -288,10 +291,12 @@ class Scheduler:
 
     def _end(self, job: Job, status: Status, event: Aborted | Rejected | None = None) -> Job:
         job.status, job.sequence = status, None
-        self.done[job.request_id] = job
+        if self._keep_done:
+            self.done[job.request_id] = job
         self._ended.append(job.request_id)
         if event is not None:
             self.log(event)
+        self.memory.forget(other.text for queue in (self.waiting, self.running) for other in queue.values())
         return job
 
     @contextmanager

@@ -31,6 +31,11 @@ class Request(Protocol):
 
 
 class Stride(Protocol):
+    """Decode steps from ``begun`` until ``ends``, both in decode steps of the scheduler, of which ``ran`` have run."""
+
+    begun: int
+    ends: int
+
     @property
     def ran(self) -> int: ...
 
