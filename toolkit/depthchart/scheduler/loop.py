@@ -192,7 +192,7 @@ class Scheduler:
             raise
         finally:
             self._wait_again(planner.retracted)
-        coasting = coasting and self._strides is not None and self._strides.busy
+        coasting = coasting and bool(self._strides)
         assert planner.extends or decodes or coasting, "a step with work to do must run something"
         return planner.extends, decodes, coasting
 

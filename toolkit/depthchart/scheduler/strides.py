@@ -10,8 +10,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TypeAlias
 
+import numpy as np
+import numpy.typing as npt
+
 from depthchart.scheduler.lifecycle import Lifecycle
 from depthchart.scheduler.request import Job
+from depthchart.scheduler.reserve import OutputReserve
 from depthchart.tokens import Runs
 
 __all__ = ["Said", "Strides"]
@@ -41,6 +45,8 @@ class Strides:
         self.lifecycle, self.said = lifecycle, said
         self.steps = 0
         self._contexts: dict[str, int] = {}  # request -> tokens in its row's context, less the clock
+        self._needs: dict[str, tuple[int, int]] = {}  # output left and room in the row's pages, both plus the clock
+        self._table: npt.NDArray[np.int64] | None = None  # the same, [strides, 2]
         self._ends: dict[int, list[tuple[Job, Stride]]] = {}
         self._checkpoints: dict[int, int] = {}  # clock -> strides that end on the decode grid then
 
@@ -54,18 +60,29 @@ class Strides:
         length = min(room, to_grid, job.remaining_output)
         job.stride = stride = Stride(self, self.steps + length)
         self._contexts[job.request_id] = sequence.computed + 1 - self.steps
+        self._needs[job.request_id] = (job.remaining_output + self.steps, room + self.steps)
+        self._table = None
         self._ends.setdefault(stride.ends, []).append((job, stride))
         if length == to_grid:
             self._checkpoints[stride.ends] = self._checkpoints.get(stride.ends, 0) + 1
 
-    @property
-    def busy(self) -> bool:
-        """Whether any is under way."""
-        return bool(self._contexts)
+    def __len__(self) -> int:
+        """Strides under way."""
+        return len(self._contexts)
 
     def contexts(self) -> tuple[int, ...]:
         """Tokens in the context of each row of the next decode step, the new one included."""
         return tuple([before + self.steps for before in self._contexts.values()])
+
+    def reserved(self, reserve: OutputReserve, page: int) -> int:
+        """``OutputReserve.tokens`` of the jobs in strides."""
+        if not self._needs:
+            return 0
+        if self._table is None:
+            self._table = np.array(list(self._needs.values()), np.int64)
+        output, room = self._table.T - self.steps
+        more = (np.minimum(output, reserve.clip_tokens) * reserve.share).astype(np.int64) - room
+        return int((-(-more[more > 0] // page)).sum()) * page
 
     def checkpoints(self) -> int:
         """Snapshots that the next decode step writes."""
@@ -105,5 +122,5 @@ class Strides:
         return self.said(name, first + ran - 1, 1)
 
     def _over(self, job: Job) -> None:
-        job.stride = None
-        del self._contexts[job.request_id]
+        job.stride = self._table = None
+        del self._contexts[job.request_id], self._needs[job.request_id]
