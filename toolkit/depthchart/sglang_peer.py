@@ -70,9 +70,7 @@ class _Turn:
         fresh = self._take(len(key) - known)
         value = self.cat([cache.path_device_indices(found.last_device_node), fresh])
         slot = self._slot()
-        done = cache.insert(
-            self.insert(key=key, value=value, mamba_value=slot, prev_prefix_len=known)
-        )
+        done = cache.insert(self.insert(key=key, value=value, mamba_value=slot, prev_prefix_len=known))
         if done.mamba_exist and slot is not None:
             self.slots.free(slot)
         cache.unlock(lock)

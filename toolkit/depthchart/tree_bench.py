@@ -95,10 +95,13 @@ def measure(
         }
     trace = Trace("bench", tuple(requests))
     parts["lifecycle", "depthchart"] = lambda pool: _lifecycle(page, pool, slots, trace, index)
-    times, matched = _in_turn(parts, (roomy, roomy // 2), rounds, advance)
+    half = max(roomy // 2, SHARED + NEW * TURNS + page)  # one text must fit
+    times, matched = _in_turn(parts, (roomy, half), rounds, advance)
     for name in parts:
         if name[0] == "tree" and matched[name] != matched["tree", "depthchart"]:
-            raise ValueError(f"{name[1]} at page {page}: matches other tokens than our tree, so times mean nothing")
+            raise ValueError(
+                f"{name[1]} at page {page}: matches other tokens than our tree, so times mean nothing"
+            )
     return [_row(name, page, times, len(requests), sum(matched[name])) for name in parts]
 
 
@@ -171,9 +174,7 @@ def _turn(memory: Memory, ids: Ids, page: int) -> int:
     return match.tokens
 
 
-def _lifecycle(
-    page: int, pool: int, slots: int, trace: Trace, index: PrefixIndex
-) -> tuple[float, list[int]]:
+def _lifecycle(page: int, pool: int, slots: int, trace: Trace, index: PrefixIndex) -> tuple[float, list[int]]:
     start = time.thread_time()
     service = serve(trace, Geometry(page), "absolute", kv_tokens=pool, state_slots=slots, index=index)
     return time.thread_time() - start, [served.reused_tokens for served in service.requests]

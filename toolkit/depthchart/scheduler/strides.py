@@ -45,7 +45,9 @@ class Strides:
         self.lifecycle, self.said = lifecycle, said
         self.steps = 0
         self._contexts: dict[str, int] = {}  # request -> tokens in its row's context, less the clock
-        self._needs: dict[str, tuple[int, int]] = {}  # output left and room in the row's pages, both plus the clock
+        self._needs: dict[
+            str, tuple[int, int]
+        ] = {}  # output left and room in the row's pages, both plus the clock
         self._table: npt.NDArray[np.int64] | None = None  # the same, [strides, 2]
         self._ends: dict[int, list[tuple[Job, Stride]]] = {}
         self._checkpoints: dict[int, int] = {}  # clock -> strides that end on the decode grid then
