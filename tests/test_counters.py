@@ -10,15 +10,18 @@ from depthchart.traces import Trace, TraceRequest, load_trace
 
 
 def test_by_hand():
-    """Two prompts of 200 tokens share 100: one page of 64. Each leaves KV and a state at 192; nobody has one at the fork."""
+    """Two prompts of 200 tokens share 100: one page of 64. Each leaves KV and a state at 192; the second one at the fork as
+    well, which page_exact keeps beside its last page."""
     texts = [((1, 0, 100), (at, 0, 100)) for at in (7, 8)]
-    requests = [TraceRequest(f"r{at}", 1000.0 * at, text, ((90 + at, 0, 1),)) for at, text in enumerate(texts)]
-    run = simulate(Trace("two", tuple(requests)), Geometry(64), kv_tokens=4096, state_slots=16)
+    requests = [
+        TraceRequest(f"r{at}", 1000.0 * at, text, ((90 + at, 0, 1),)) for at, text in enumerate(texts)
+    ]
+    run = simulate(Trace("two", tuple(requests)), Geometry(64), "page_exact", kv_tokens=4096, state_slots=16)
     found = run.counters()
-    assert found["checkpoints donated"] == 2
+    assert found["checkpoints donated"] == 3
     assert found["KV tokens in the tree"] == 64 + 128 + 128
-    assert (found["nodes in the tree"], found["nodes with a state"]) == (3, 2)
-    assert (found["forks"], found["forks with a state"], found["tombstones"]) == (1, 0, 0)
+    assert (found["nodes in the tree"], found["nodes with a state"]) == (3, 3)
+    assert (found["forks"], found["forks with a state"], found["tombstones"]) == (1, 1, 0)
     assert not any("removed" in name or "dropped" in name for name in found)
 
 

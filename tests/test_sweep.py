@@ -6,6 +6,7 @@ import json
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from importlib.util import find_spec
 
+import numpy as np
 import pandas as pd
 import pytest
 
@@ -270,6 +271,17 @@ def test_bytes_are_split_into_both_pools():
 def test_wrong_calls(grid, says):
     with pytest.raises(ValueError, match=says):
         sweep(TRACE, progress=False, **grid)
+
+
+def test_axes_may_be_arrays_and_ranges(tmp_path):
+    made = run(
+        kv_tokens=np.array([1 << 15, 1 << 16]),
+        state_slots=range(8, 25, 16),
+        page_size=np.int64(64),
+        out=tmp_path,
+    )
+    same(made.frame, run().frame)
+    assert json.loads((tmp_path / "sweep.json").read_text())["grid"]["kv_tokens"] == [1 << 15, 1 << 16]
 
 
 def test_what_is_missing_is_a_reason():

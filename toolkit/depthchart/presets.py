@@ -73,14 +73,14 @@ class Preset:
     on_page: bool = False  # branch depths on the tree page, for rules that can store any depth
 
     def apply(self, geometry: Geometry, kv_tokens: int, state_slots: int) -> Setup:
-        """The settings on these pools. A joint pool has their memory, and each block of text takes one page of it for KV
-        and room for one state. A state is as large as a block in vLLM, which raises its blocks until they hold one; on
-        pages that are too small for any (``SMALLEST_BLOCK``), it is as large as ``Worth`` says."""
+        """The settings on these pools. A joint pool has the memory of both, and half of it goes to each kind, since each
+        block of text takes a block for its KV and one for its state. A state is as large as a block in vLLM, which raises
+        its blocks until they hold one; on pages too small for any (``SMALLEST_BLOCK``), as large as ``Worth`` says."""
         kv, slots, page = kv_tokens, state_slots, geometry.tree_page
         if self.joint_pool:
             state = page if page >= SMALLEST_BLOCK else max(page, round(Worth().state_tokens))
-            slots = (kv_tokens + state_slots * state) // (page + state)
-            kv = slots * page
+            half = (kv_tokens + state_slots * state) // 2
+            kv, slots = half // page * page, half // state
         policies = dict(self.policies)
         if self.on_page:
             policies["branch_grid"] = geometry.tree_page

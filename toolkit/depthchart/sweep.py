@@ -186,8 +186,11 @@ def _axes(grid: Mapping[str, Any]) -> dict[str, list[Any]]:
             near = get_close_matches(name, AXES, n=1)
             hint = f"; nearest: {near[0]!r}" if near else ""
             raise ValueError(f"{name}: is no axis of a sweep{hint}; there are {', '.join(AXES)}")
-        several = isinstance(values, Sequence) and not isinstance(values, str)
-        axes[name] = list(values) if several or isinstance(values, range) else [values]
+        if hasattr(values, "tolist"):  # an array, or one of its numbers
+            values = values.tolist()
+        axes[name] = (
+            list(values) if isinstance(values, Sequence) and not isinstance(values, str) else [values]
+        )
         if not axes[name]:
             raise ValueError(f"{name}=[]: an axis needs at least one value")
     return axes
@@ -317,7 +320,7 @@ def _write_tables(made: Sweep, trace: Trace, grid: Mapping[str, Any], folder: Pa
             "requests": len(trace),
             "prompt_tokens": trace.prompt_tokens,
         },
-        "grid": {name: list(v) if isinstance(v, (list, tuple, range)) else v for name, v in grid.items()},
+        "grid": {name: values[0] if len(values) == 1 else values for name, values in _axes(grid).items()},
         "timed": timed,
         "assumptions": list(made.assumptions),
         **({} if made.trials is None else {"objectives": list(made.objectives), "trials": len(made.trials)}),
