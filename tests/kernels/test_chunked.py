@@ -50,7 +50,7 @@ def test_gates(op, gate, width):
 @pytest.mark.parametrize("width", WIDTHS)
 @pytest.mark.parametrize("steep", [0.01, 0.3], ids=["few blocks", "most blocks"])
 def test_kda_blocks_that_decay_too_far_to_divide_by(steep, width):
-    """Blocks of 16 tokens in which a channel falls by more than 58 bits, beside blocks where none does."""
+    """Blocks of 8 tokens in which a channel falls by more than 58 bits, beside blocks where none does."""
     call = random_call("kda", [300, 40], snapshots=[(0, 100), (0, 255), (1, 32)], k=32, v=16)
     r = torch.Generator().manual_seed(width)
     g = call.tensors["g"]
