@@ -19,7 +19,7 @@ from torch import Tensor
 from torch.nn.functional import threshold
 
 from depthchart_kernels.chunked.parts import Parts
-from depthchart_kernels.chunked.walk import LOG2E, TINY, Scratch, exp2_few, inverse, pick
+from depthchart_kernels.chunked.walk import LOG2E, TINY, Rows, Scratch, exp2_few, inverse
 
 __all__ = ["channel_parts"]
 
@@ -62,16 +62,17 @@ def channel_parts(
     lower = full[0].mul_(beta[..., None]).tril_(-1)
     tri = inverse(lower, scratch("tri", lower.shape, kind)).mul_(beta[..., None, :])
 
-    def cut(chunks: Tensor, depth: Tensor) -> tuple[Tensor, Tensor]:
-        later = torch.arange(width, device=k.device) >= depth[:, None]
-        part = pick(decays, chunks).masked_fill(later.view(-1, 1, blocks, BLOCK, 1), 1.0)
-        keys = pick(k, chunks)
+    def cut(chunks: Rows, depth: int) -> tuple[Tensor, Tensor]:
+        used = -(-depth // BLOCK)
+        part = decays[chunks, :, :used].clone()
+        part.view(part.shape[0], heads, -1, dim)[:, :, depth:] = 1.0
+        keys = k[chunks, :, :used]
         rise, ends, hard = _rise(part, torch.empty_like(part))
         columns = torch.div(keys, rise).mul_(ends[..., None, :])
         if len(hard[0]):
             columns[hard] = keys[hard] * _falls(part[hard])
         keyed, decay = _to_end(columns, ends)
-        return keyed.masked_fill_(later[:, None, :, None], 0.0), decay
+        return keyed[:, :, :depth], decay
 
     return Parts(rows, v, tri, full[1].tril_().mul_(scale), keyed, decay, scale, cut)
 
