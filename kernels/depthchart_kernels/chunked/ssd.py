@@ -16,7 +16,7 @@ as [sequences · G, R·P, N], which is how the pool holds them.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 
 import torch
 from torch import Tensor
@@ -58,8 +58,9 @@ class Parts:
 
     def waves(self, sizes: list[int]) -> Iterator[Parts]:
         """The same, wave by wave."""
-        split = zip(*(getattr(self, f.name).split(sizes) for f in fields(self)[:-1]), strict=True)
-        return (Parts(*wave, heads=self.heads) for wave in split)
+        names = [f.name for f in fields(self)[:-1]]
+        split = zip(*(getattr(self, name).split(sizes) for name in names), strict=True)
+        return (replace(self, **dict(zip(names, wave, strict=True))) for wave in split)
 
 
 def ssd(
