@@ -2,7 +2,7 @@
 
 <x_i, exp(G_i − G_j) k_j> has to be split into a factor of row i and one of column j. No sums of log decay are made:
 factors are products of the tokens' decays, all of them ≤ 1, so that nothing cancels and float32 is enough. Products
-over the tokens of a block of 16 come from a tree whose stages double their reach.
+over the tokens of a block of 8 come from a tree whose stages double their reach.
 
 Between blocks the split is at a border between i and j: the row's factor reaches back to the border, the column's
 forward to it, and neither can overflow, whatever the gate. Inside a block it is at the block's start, and the column
@@ -19,18 +19,18 @@ from torch import Tensor
 from torch.nn.functional import threshold
 
 from depthchart_kernels.chunked.parts import Parts
-from depthchart_kernels.chunked.walk import LOG2E, TINY, Scratch, exp2_few, inverse, pick
+from depthchart_kernels.chunked.walk import LOG2E, TINY, Rows, Scratch, exp2_few, inverse
 
 __all__ = ["channel_parts"]
 
-BLOCK = 16
+BLOCK = 8
 FLOOR = (
     2.0**-58
 )  # a decay that may still be divided by: above TINY, and its inverse leaves float32 room for any key
 SMALL = (
     2.0**-40
 )  # a decay over whole blocks that counts as 0, so that its products with others stay normal numbers
-STEPS = 2.0**-7  # 16 decays above it have a product that is a normal number
+STEPS = 2.0**-15  # 8 decays above it have a product that is a normal number
 
 
 def channel_parts(
@@ -62,16 +62,17 @@ def channel_parts(
     lower = full[0].mul_(beta[..., None]).tril_(-1)
     tri = inverse(lower, scratch("tri", lower.shape, kind)).mul_(beta[..., None, :])
 
-    def cut(chunks: Tensor, depth: Tensor) -> tuple[Tensor, Tensor]:
-        later = torch.arange(width, device=k.device) >= depth[:, None]
-        part = pick(decays, chunks).masked_fill(later.view(-1, 1, blocks, BLOCK, 1), 1.0)
-        keys = pick(k, chunks)
+    def cut(chunks: Rows, depth: int) -> tuple[Tensor, Tensor]:
+        used = -(-depth // BLOCK)
+        part = decays[chunks, :, :used].clone()
+        part.view(part.shape[0], heads, -1, dim)[:, :, depth:] = 1.0
+        keys = k[chunks, :, :used]
         rise, ends, hard = _rise(part, torch.empty_like(part))
         columns = torch.div(keys, rise).mul_(ends[..., None, :])
         if len(hard[0]):
             columns[hard] = keys[hard] * _falls(part[hard])
         keyed, decay = _to_end(columns, ends)
-        return keyed.masked_fill_(later[:, None, :, None], 0.0), decay
+        return keyed[:, :, :depth], decay
 
     return Parts(rows, v, tri, full[1].tril_().mul_(scale), keyed, decay, scale, cut)
 
@@ -133,7 +134,7 @@ def _replace(
 
 
 def _ladder(q: Tensor, k: Tensor, decays: Tensor, scratch: Scratch) -> tuple[Tensor, Tensor]:
-    """Scores [..., 2, 16, 16] of k and q [..., 16, K] from splits at borders, and each row's decay to the block's end.
+    """Scores [..., 2, 8, 8] of k and q [..., 8, K] from splits at borders, and each row's decay to the block's end.
 
     Entries above the diagonal of the result hold anything.
     """
@@ -165,7 +166,7 @@ def _ladder(q: Tensor, k: Tensor, decays: Tensor, scratch: Scratch) -> tuple[Ten
 
 
 def _falls(decays: Tensor) -> Tensor:
-    """Decay from each row [..., 16, K] to the block's end, by the same tree as in `_ladder`."""
+    """Decay from each row [..., 8, K] to the block's end, by the same tree as in `_ladder`."""
     rise, fall = decays.clone(), torch.empty_like(decays)
     half = 1
     while half < decays.shape[-2]:

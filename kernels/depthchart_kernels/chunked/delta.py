@@ -20,6 +20,7 @@ from depthchart_kernels.chunked.channel import channel_parts
 from depthchart_kernels.chunked.parts import Parts, walk
 from depthchart_kernels.chunked.walk import (
     LOG2E,
+    Rows,
     Scratch,
     copy_depth_zero,
     exp2,
@@ -27,7 +28,6 @@ from depthchart_kernels.chunked.walk import (
     groups,
     inverse,
     load,
-    pick,
 )
 
 __all__ = ["delta"]
@@ -98,14 +98,10 @@ def head_parts(
     torch.mul(products[:, :, 1], scale, out=scores).tril_()
     keyed = torch.mul(k, exp2_few(sums[:, :, -1:] - sums, kind), out=columns)
 
-    def cut(chunks: Tensor, depth: Tensor) -> tuple[Tensor, Tensor]:
-        part = pick(sums, chunks)
-        end = part[torch.arange(len(depth)), :, depth - 1][:, :, None]
-        left = end - part
-        left.masked_fill_(
-            torch.arange(width, device=k.device)[:, None] >= depth.view(-1, 1, 1, 1), -torch.inf
-        )
-        return pick(k, chunks) * exp2_few(left, kind), exp2_few(end, kind)
+    def cut(chunks: Rows, depth: int) -> tuple[Tensor, Tensor]:
+        part = sums[chunks, :, :depth]
+        end = part[:, :, -1:]
+        return k[chunks, :, :depth] * exp2_few(end - part, kind), exp2_few(end, kind)
 
     return Parts(rows, v, tri, scores, keyed, exp2_few(sums[:, :, -1:], kind), scale, cut)
 

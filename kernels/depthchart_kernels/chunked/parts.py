@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from depthchart_kernels.batch import IntArray
-from depthchart_kernels.chunked.walk import Scratch, Segment, batches, pick, store_advanced
+from depthchart_kernels.chunked.walk import Rows, Scratch, Segment, batches, store_advanced
 
 __all__ = ["Parts", "walk"]
 
@@ -18,7 +18,8 @@ __all__ = ["Parts", "walk"]
 class Parts:
     """What the loop needs of a segment of n chunks of C tokens. A chunk's rows are B blocks of w: B · w = C.
 
-    ``cut`` (chunks, depth) gives ``keyed`` and ``decay`` of these chunks as if they ended after ``depth`` tokens.
+    ``cut`` (chunks, depth) gives ``keyed`` and ``decay`` of these chunks as if they ended after ``depth`` tokens; keyed
+    has so many rows.
     """
 
     rows: Tensor  # [n, H, B, 2, w, K], exp G times k and q
@@ -28,7 +29,7 @@ class Parts:
     keyed: Tensor  # [n, H, C, K], exp(G_C − G) k
     decay: Tensor  # [n, H, 1 or K, 1], exp G_C
     scale: float
-    cut: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
+    cut: Callable[[Rows, int], tuple[Tensor, Tensor]]
 
 
 def walk(
@@ -78,6 +79,7 @@ def walk(
 def _snapshot(parts: Parts, first: int, writes: IntArray, state: Tensor, u: Tensor, pool: Tensor) -> None:
     """Write the wanted states of one wave: rows of (position, tokens into the chunk, slot)."""
     for place, depth, slots in batches(writes):
-        keyed, decay = parts.cut(place + first, depth)
-        rows = pick(u, place + first).flatten(0, 1)
-        store_advanced(pool, slots, pick(state, place), decay, keyed.mT.flatten(0, 1), rows)
+        chunks = slice(place.start + first, place.stop + first) if isinstance(place, slice) else place + first
+        keyed, decay = parts.cut(chunks, depth)
+        rows = u[chunks, :, :depth].flatten(0, 1)
+        store_advanced(pool, slots, state[place], decay, keyed.mT.flatten(0, 1), rows)

@@ -15,7 +15,8 @@ as [sequences · G, R·P, N], which is how the pool holds them.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, fields, replace
 
 import torch
 from torch import Tensor
@@ -31,28 +32,35 @@ from depthchart_kernels.chunked.walk import (
     exp2_few,
     groups,
     load,
-    pick,
     store_advanced,
 )
 
 __all__ = ["ssd"]
 
+SEGMENT = 2048  # tokens whose small work is done at once
 LIMIT = 58.0  # bits (40 nats): above TINY; 2^58 leaves float32 room for any input
 
 
 @dataclass(frozen=True, eq=False)
 class Parts:
-    """What a segment's loop over waves needs; [n·G, C, ...] unless said."""
+    """What the loop over a segment's n chunks needs; all but ``heads`` are split at the same chunks."""
 
-    step: Tensor  # [n, C, H], dt
     x: Tensor  # [n, C, H, P]
-    grown: Tensor  # [., R·P], x'; zeros where −c has passed LIMIT
-    kept: Tensor  # [., R·P], exp(c_C − c) dt x
-    b: Tensor  # [., N]
-    c: Tensor  # [., N]
-    scores: Tensor  # [., C], <C_i, B_j> on and below the diagonal
+    b: Tensor  # [n, G, C, N]
+    c: Tensor  # [n, G, C, N]
+    scores: Tensor  # [n, G, C, C], <C_i, B_j> on and below the diagonal
     sums: Tensor  # [n, C, H], c in float64 and in bits: exp of nats is 2^bits
+    step: Tensor  # [n, C, H], dt
+    grow: Tensor  # [n, C, H], exp(−c) dt; zeros where −c has passed LIMIT
+    keep: Tensor  # [n, C, H], exp(c_C − c) dt
+    fall: Tensor  # [n, C, H], exp c
     heads: tuple[int, int, int]  # G, R, P
+
+    def waves(self, sizes: list[int]) -> Iterator[Parts]:
+        """The same, wave by wave."""
+        names = [f.name for f in fields(self)[:-1]]
+        split = zip(*(getattr(self, name).split(sizes) for name in names), strict=True)
+        return (replace(self, **dict(zip(names, wave, strict=True))) for wave in split)
 
 
 def ssd(
@@ -76,99 +84,105 @@ def ssd(
     like = torch.empty([heads, size, states], dtype=kind, device=x.device)
     skip = None if d is None else d.to(kind)[:, None]
     scratch = Scratch(x.device)
-    for group in groups(batch, width, tuple(like.shape)):
+    for group in groups(batch, width, tuple(like.shape), SEGMENT):
         state = load(batch, group.sequences, pool, like)
         for segment in group.segments:
             inputs, sb, sc = (segment.take(part).to(kind) for part in (x, b, c))
-            parts = _prepare(inputs, segment.take(dt), a, sb, sc, split, scratch)
-            y = _walk(parts, segment, state, pool, scratch)
+            parts = _prepare(inputs, segment.take(dt), a, sb, sc, split)
             with segment.place(output, kind) as out:
-                _finish(parts, y, skip, out)
+                _walk(parts, segment, state, pool, skip, scratch, out)
     return output
 
 
-def _prepare(
-    x: Tensor, dt: Tensor, a: Tensor, b: Tensor, c: Tensor, split: tuple[int, int, int], scratch: Scratch
-) -> Parts:
-    """Everything that does not need the state: x [n, C, H, P], dt [n, C, H], b, c [n, C, G, N]."""
-    kind, (n, width), g = x.dtype, x.shape[:2], split[0]
+def _prepare(x: Tensor, dt: Tensor, a: Tensor, b: Tensor, c: Tensor, split: tuple[int, int, int]) -> Parts:
+    """What is small and does not need the state: x [n, C, H, P], dt [n, C, H], b, c [n, C, G, N]."""
+    kind, g = x.dtype, split[0]
     sums = (dt.double() * (a.double() * LOG2E)).cumsum(1)
-    grow = exp2_few(torch.where(sums >= -LIMIT, -sums, -torch.inf), kind)
     step = dt.to(kind)
-    grown = _weigh(x, step * grow, g, scratch("grown", [n, g, width, split[1] * split[2]], kind))
-    keep = exp2_few(sums[:, -1:] - sums, kind)
-    kept = _weigh(x, step * keep, g, scratch("kept", [n, g, width, split[1] * split[2]], kind))
-    b, c = (part.transpose(1, 2).reshape(n * g, width, -1) for part in (b, c))
-    scores = scratch("scores", [n * g, width, width], kind)
-    torch.bmm(c, b.mT, out=scores).tril_()
-    return Parts(step, x, grown, kept, b, c, scores, sums, split)
+    grow = exp2_few(torch.where(sums >= -LIMIT, -sums, -torch.inf), kind).mul_(step)
+    keep = exp2_few(sums[:, -1:] - sums, kind).mul_(step)
+    b, c = (part.transpose(1, 2).reshape(part.shape[0] * g, part.shape[1], -1) for part in (b, c))
+    scores = torch.bmm(c, b.mT).tril_()
+    b, c, scores = (part.unflatten(0, (-1, g)) for part in (b, c, scores))
+    return Parts(x, b, c, scores, sums, step, grow, keep, exp2_few(sums, kind), split)
+
+
+def _walk(
+    parts: Parts,
+    segment: Segment,
+    state: Tensor,
+    pool: Tensor | None,
+    skip: Tensor | None,
+    scratch: Scratch,
+    out: Tensor,
+) -> None:
+    """The loop over waves: outputs into ``out`` [n, C, H, P]; ``state`` [sequences, H, P, N] is advanced in place.
+
+    What is large is made wave by wave, so that it stays in a core's cache.
+    """
+    g, r, p = parts.heads
+    hard = bool((parts.sums[:, -1] < -LIMIT).any())
+    sizes = [b - a for a, b in segment.waves]
+    for wave, wave_out, writes in zip(parts.waves(sizes), out.split(sizes), segment.writes, strict=True):
+        m, width = wave.sums.shape[:2]
+        now = state[:m]
+        flat_now = now.view(m * g, r * p, -1)
+        y = scratch("y", [m, g, width, r * p], state.dtype)
+        flat_y = y.flatten(0, 1)
+        torch.bmm(wave.c.flatten(0, 1), flat_now.mT, out=flat_y)
+        weighted = _weigh(wave.x, wave.grow, g, scratch("grown", y.shape, state.dtype))
+        flat_y.baddbmm_(wave.scores.flatten(0, 1), weighted)
+        _scale(y, wave.fall, wave_out)
+        if hard:
+            _redo(wave, wave_out)
+        if skip is not None:
+            wave_out.addcmul_(wave.x, skip)
+        if pool is not None and len(writes):
+            _snapshot(wave, writes, now, pool, scratch)
+        now.mul_(wave.fall[:, -1, :, None, None])
+        weighted = _weigh(wave.x, wave.keep, g, scratch("kept", y.shape, state.dtype))
+        flat_now.baddbmm_(weighted.mT, wave.b.flatten(0, 1))
 
 
 def _weigh(x: Tensor, weights: Tensor, g: int, out: Tensor) -> Tensor:
     """x [n, C, H, P] times weights [n, C, H] into ``out`` [n, G, C, R·P]; gives it as [n·G, C, R·P]."""
-    n, width, _, p = x.shape
-    by_group = out.view(n, g, width, -1, p).transpose(1, 2)
-    torch.mul(x.unflatten(2, (g, -1)), weights.view(n, width, g, -1, 1), out=by_group)
+    if g == 1:
+        torch.mul(x, weights[..., None], out=out.view(x.shape))
+    else:
+        by_group = out.unflatten(3, (-1, x.shape[3])).transpose(1, 2)
+        torch.mul(x.unflatten(2, (g, -1)), weights.unflatten(2, (g, -1))[..., None], out=by_group)
     return out.flatten(0, 1)
 
 
-def _walk(parts: Parts, segment: Segment, state: Tensor, pool: Tensor | None, scratch: Scratch) -> Tensor:
-    """The loop over waves: <C, B> x' + C S [n·G, C, R·P]; ``state`` [sequences, H, P, N] is advanced in place."""
-    g, r, p = parts.heads
-    y = torch.bmm(parts.scores, parts.grown, out=scratch("y", parts.grown.shape, parts.grown.dtype))
-    decay = exp2_few(parts.sums[:, -1], state.dtype)[..., None, None]
-    sizes = [b - a for a, b in segment.waves]
-    flat = [m * g for m in sizes]
-    waves = zip(
-        sizes,
-        *(part.split(flat) for part in (y, parts.c, parts.kept.mT, parts.b)),
-        decay.split(sizes),
-        segment.writes,
-        strict=True,
-    )
-    first = 0
-    for m, wave_y, c, kept, b, wave_decay, writes in waves:
-        now = state[:m]
-        flat_now = now.view(m * g, r * p, -1)
-        wave_y.baddbmm_(c, flat_now.mT)
-        if pool is not None and len(writes):
-            _snapshot(parts, first, writes, now, pool)
-        now.mul_(wave_decay)
-        flat_now.baddbmm_(kept, b)
-        first += m
-    return y
+def _scale(y: Tensor, weights: Tensor, out: Tensor) -> None:
+    """y [n, G, C, R·P] times weights [n, C, H] into ``out`` [n, C, H, P]."""
+    g = y.shape[1]
+    y = y.unflatten(3, (-1, out.shape[3])).transpose(1, 2)
+    torch.mul(y, weights.unflatten(2, (g, -1))[..., None], out=out.unflatten(2, (g, -1)))
 
 
-def _finish(parts: Parts, y: Tensor, skip: Tensor | None, out: Tensor) -> None:
-    """Outputs [n, C, H, P] from what the walk gave; rows past LIMIT anew."""
-    (n, width, _), (g, r, p) = parts.sums.shape, parts.heads
-    y = y.view(n, g, width, r, p).transpose(1, 2)
-    decay = exp2_few(parts.sums, y.dtype).view(n, width, g, r, 1)
-    torch.mul(y, decay, out=out.unflatten(2, (g, r)))
+def _redo(parts: Parts, out: Tensor) -> None:
+    """Outputs of rows past LIMIT from differences of the sums."""
+    r = parts.heads[1]
     chunk, head = (parts.sums[:, -1] < -LIMIT).nonzero(as_tuple=True)
-    if len(chunk):
-        sums = parts.sums[chunk, :, head]
-        below = (sums[:, :, None] - sums[:, None]).clamp_(max=0.0)
-        weights = exp2(below, torch.empty_like(below, dtype=y.dtype))
-        weights.mul_(parts.scores[chunk * g + head // r])
-        anew = weights @ (parts.x[chunk, :, head] * parts.step[chunk, :, head][..., None])
-        out[chunk, :, head] = torch.where((sums < -LIMIT)[..., None], anew, out[chunk, :, head])
-    if skip is not None:
-        out.addcmul_(parts.x, skip)
+    if not len(chunk):
+        return
+    sums = parts.sums[chunk, :, head]
+    below = (sums[:, :, None] - sums[:, None]).clamp_(max=0.0)
+    weights = exp2(below, torch.empty_like(below, dtype=out.dtype))
+    weights.mul_(parts.scores[chunk, head // r])
+    anew = weights @ (parts.x[chunk, :, head] * parts.step[chunk, :, head][..., None])
+    out[chunk, :, head] = torch.where((sums < -LIMIT)[..., None], anew, out[chunk, :, head])
 
 
-def _snapshot(parts: Parts, first: int, writes: IntArray, state: Tensor, pool: Tensor) -> None:
+def _snapshot(parts: Parts, writes: IntArray, state: Tensor, pool: Tensor, scratch: Scratch) -> None:
     """Write the wanted states of one wave: rows of (position, tokens into the chunk, slot)."""
     g, r, p = parts.heads
     for place, depth, slots in batches(writes):
-        chunks = place + first
-        keep = torch.arange(parts.sums.shape[1]) < depth[:, None]
-        sums = pick(parts.sums, chunks)
-        end = sums[torch.arange(len(depth)), depth - 1]
-        weights = exp2_few((end[:, None] - sums).masked_fill_(~keep[..., None], -torch.inf), state.dtype)
-        kept = torch.empty([len(depth), g, sums.shape[1], r * p], dtype=state.dtype, device=state.device)
-        kept = _weigh(pick(parts.x, chunks), pick(parts.step, chunks) * weights, g, kept)
-        b = pick(parts.b.unflatten(0, (-1, g)), chunks).flatten(0, 1)
+        sums, x = parts.sums[place, :depth], parts.x[place, :depth]
+        end = sums[:, -1]
+        weights = exp2_few(end[:, None] - sums, state.dtype).mul_(parts.step[place, :depth])
+        kept = _weigh(x, weights, g, scratch("kept", [x.shape[0], g, depth, r * p], state.dtype))
         decay = exp2_few(end, state.dtype)[..., None, None]
-        old = pick(state, place)
-        store_advanced(pool, slots, old, decay, kept.mT, b)
+        b = parts.b[place, :, :depth].flatten(0, 1)
+        store_advanced(pool, slots, state[place], decay, kept.mT, b)

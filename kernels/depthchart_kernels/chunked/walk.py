@@ -26,6 +26,7 @@ __all__ = [
     "LOG2E",
     "TINY",
     "Group",
+    "Rows",
     "Scratch",
     "Segment",
     "batches",
@@ -35,15 +36,15 @@ __all__ = [
     "groups",
     "inverse",
     "load",
-    "pick",
     "store_advanced",
 ]
 
+Rows = slice | Tensor  # of a first dimension
 TINY = 2.0**-60  # a decay below it is 0: far below rounding, and far from products of subnormal numbers
 LOG2E = 1.4426950408889634
 ALONE = 512  # a sequence longer than this many tokens is a group of its own
 SEGMENT = 512  # tokens whose parallel work is done at once: what a core's cache holds
-FEW, AT_ONCE = 4, 64  # states of a wave that are written one by one, and so many together where they are more
+AT_ONCE = 64  # states of a wave that are written together
 STATES = 1 << 22  # state elements that a group holds at most
 
 
@@ -121,8 +122,8 @@ class Scratch:
         return held[:size].view(*shape)
 
 
-def groups(batch: Batch, width: int, state_shape: tuple[int, ...]) -> Iterator[Group]:
-    """All sequences with tokens, in groups whose states fit STATES elements."""
+def groups(batch: Batch, width: int, state_shape: tuple[int, ...], segment: int = SEGMENT) -> Iterator[Group]:
+    """All sequences with tokens, in groups whose states fit STATES elements; segments of about ``segment`` tokens."""
     order = np.argsort(-batch.lengths, kind="stable")
     order = order[batch.lengths[order] > 0]
     most = max(1, STATES // prod(state_shape))
@@ -131,7 +132,7 @@ def groups(batch: Batch, width: int, state_shape: tuple[int, ...]) -> Iterator[G
     while at < len(order):
         size = 1 if batch.lengths[order[at]] > ALONE else most
         members = order[at : at + size]
-        yield Group(members, tuple(_segments(batch, members, width, wanted)))
+        yield Group(members, tuple(_segments(batch, members, width, wanted, segment)))
         at += size
 
 
@@ -147,7 +148,7 @@ def _wanted(batch: Batch, width: int) -> tuple[IntArray, IntArray]:
 
 
 def _segments(
-    batch: Batch, members: IntArray, width: int, wanted: tuple[IntArray, IntArray]
+    batch: Batch, members: IntArray, width: int, wanted: tuple[IntArray, IntArray], most: int
 ) -> Iterator[Segment]:
     table, first = wanted
     lengths, begins = batch.lengths[members], batch.cu_seqlens[members]
@@ -160,7 +161,7 @@ def _segments(
     wave = 0
     while wave < chunks[0]:
         stop, size = wave, 0
-        while stop < chunks[0] and (stop == wave or size * width < SEGMENT):
+        while stop < chunks[0] and (stop == wave or size * width < most):
             partial = len(members) == 1 and (stop + 1) * width > lengths[0]
             if partial and stop > wave:
                 break  # the last, partial chunk of a long sequence is gathered by itself
@@ -211,21 +212,19 @@ def load(batch: Batch, members: IntArray, pool: Tensor | None, like: Tensor) -> 
     return states
 
 
-def batches(writes: IntArray) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
-    """Position, depth and slot of a wave's wanted states: singly where they are few, else many at once."""
-    step = 1 if len(writes) <= FEW else AT_ONCE
-    for at in range(0, len(writes), step):
-        place, depth, slots = (torch.from_numpy(np.ascontiguousarray(x)) for x in writes[at : at + step].T)
-        yield place, depth, slots
-
-
-def pick(x: Tensor, rows: Tensor) -> Tensor:
-    """``x[rows]``: a view where it is one row."""
-    return x[int(rows) : int(rows) + 1] if len(rows) == 1 else x[rows]
+def batches(writes: IntArray) -> Iterator[tuple[Rows, int, IntArray]]:
+    """Positions, depth and slots of a wave's wanted states, those of equal depth together; one position is a slice."""
+    writes = writes[np.argsort(writes[:, 1], kind="stable")]
+    cuts = np.flatnonzero(np.diff(writes[:, 1])) + 1
+    for same in np.split(writes, cuts):
+        for at in range(0, len(same), AT_ONCE):
+            place, depths, slots = same[at : at + AT_ONCE].T
+            rows = slice(int(place[0]), int(place[0]) + 1)
+            yield rows if len(place) == 1 else torch.from_numpy(place.copy()), int(depths[0]), slots
 
 
 def store_advanced(
-    pool: Tensor, slots: Tensor, states: Tensor, decay: Tensor, left: Tensor, right: Tensor
+    pool: Tensor, slots: IntArray, states: Tensor, decay: Tensor, left: Tensor, right: Tensor
 ) -> None:
     """Write decay ∘ states + left @ right to slots of the pool, a single one in place.
 
@@ -237,7 +236,7 @@ def store_advanced(
     then = torch.mul(states, decay, out=place) if direct else states * decay
     then.view(left.shape[0], left.shape[1], -1).baddbmm_(left, right)
     if not direct:
-        pool[slots.to(pool.device)] = then.to(pool.dtype)
+        pool[torch.from_numpy(slots.copy()).to(pool.device)] = then.to(pool.dtype)
 
 
 def exp2(x: Tensor, out: Tensor) -> Tensor:
