@@ -73,7 +73,8 @@ def delta(
     heads = (q.shape[1], value_heads)
     starts = decay
     if table.split:
-        starts = _starts((loop_k, v, g, write_k, decay, tri), pool, table, heads, launch)
+        columns = min(config.transition_block, power_of_two(max(value_dim, q.shape[2])))
+        starts = _starts((loop_k, v, g, write_k, decay, tri), pool, table, heads, launch | {"BV": columns})
     kernels.scan_kernel[(table.piece_count, value_heads, value_blocks)](
         loop_q, loop_k, v, g, write_k, decay, k, tri, scores, output, pool, starts,
         table.sequences, table.chunks, table.snapshots, scale, *heads, pool.stride(0),
