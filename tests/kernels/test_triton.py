@@ -69,7 +69,7 @@ def test_on_a_gpu(op, dtype, width, size, split, monkeypatch):
 @pytest.mark.parametrize("width", [16, 32, 64, 128, 256])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("case", CASES)
-def test_goldens_on_a_gpu(case, dtype, width):
+def test_goldens_on_cuda(case, dtype, width):
     """Every recorded case on every configuration of the tuning table."""
     from kernel_support import BF16, FP32, error, golden
 
