@@ -1,89 +1,26 @@
-"""Each step of a request's life: what it takes, what it gives back, and what a refusal leaves as it was."""
+"""A request's way through the cache: begin, decode, leave."""
 
 import sys
 from pathlib import Path
 
 import pytest
 
-from depthchart import RULES, Decision, Geometry, rule
-from depthchart.cache import Memory
-from depthchart.errors import InvariantError, MisplacedStateError, PageSharedError, PoolExhausted, RuleError
+from depthchart import Geometry
+from depthchart.errors import PoolExhausted
 from depthchart.events import (
     Aborted,
     Donated,
-    EventLog,
     Finished,
     Freed,
     NotDonated,
     Retracted,
     Tracked,
-    Violation,
 )
-from depthchart.scheduler.lifecycle import Lifecycle, StateCopy
-from depthchart.tokens import TAINTED, Tag, Text
+from depthchart.scheduler.lifecycle import StateCopy
 
 sys.path.insert(0, str(Path(__file__).parent))
-from books import books, totals
-
-SEED = Geometry(64, 8)  # tree page and grid 512, chunk 64
-DOC = 1
-
-
-class Bench:
-    """A lifecycle with its log, and requests named by their texts: ``doc`` is a text of one segment."""
-
-    def __init__(self, rule="absolute", geometry=SEED, pages=16, slots=16, *, strict=True, **options):
-        self.log = EventLog()
-        self.memory = Memory(geometry, pages * geometry.tree_page, slots, emit=self.log)
-        self.life = Lifecycle(self.memory, rule, strict=strict, emit=self.log, **options)
-
-    def text(self, *runs, namespace=""):
-        return Text(self.memory.index, [(segment, 0, length) for segment, length in runs], namespace)
-
-    def doc(self, length):
-        return self.text((DOC, length))
-
-    def begin(self, name, text):
-        return self.life.begin(name, text)
-
-    def extend(self, sequence, *ends, checkpoint=True):
-        for end in ends:
-            self.life.commit_extend(self.life.plan_extend(sequence, end))
-            if checkpoint:
-                self.life.checkpoint(sequence)
-
-    def decode(self, sequence, tokens):
-        plans = []
-        for _ in range(tokens):
-            sequence.text.append([(99, len(sequence.text), 1)])
-            plans.append(self.life.plan_decode(sequence))
-            self.life.commit_decode(plans[-1])
-        return plans
-
-    def run(self, name, text, *ends):
-        """A whole life without decode."""
-        sequence = self.begin(name, text)
-        self.extend(sequence, *(ends or (len(text),)))
-        self.life.finish(sequence)
-
-    def states(self):
-        """{end: depth of its state or None} of the nodes on one path."""
-        tags = self.memory.states.tags
-        return {n.end: None if n.state is None else tags[n.state].depth for n in self.memory.tree.root.walk()}
-
-    def check(self):
-        self.life.check_invariants()
-        assert totals(self.life) == (self.memory.allocator.total_tokens, self.memory.states.total_slots)
-
-    def refuses(self, error, call, match=None):
-        """The call raises and every structure is as it was."""
-        before = books(self.life)
-        with pytest.raises(error, match=match) as caught:
-            call()
-        assert books(self.life) == before
-        self.check()
-        return str(caught.value)
-
+from books import books
+from lifecycle_bench import DOC, Bench
 
 # --- begin ------------------------------------------------------------------------------------------------
 
@@ -180,238 +117,16 @@ def test_begin_refuses_a_running_name_and_an_empty_text():
     b.refuses(ValueError, lambda: b.begin("b", b.doc(0)), "at least one token")
 
 
-# --- extend -----------------------------------------------------------------------------------------------
-
-
-def test_plan_takes_pages_and_three_slots_and_commit_books_them():
+@pytest.mark.parametrize(("prompt", "nearest"), [(0, 1), (-5, 1), (601, 600)])
+def test_begin_refuses_a_prompt_that_is_no_part_of_the_text(prompt, nearest):
     b = Bench()
-    s = b.begin("a", b.doc(1100))
-    plan = b.life.plan_extend(s, 600)
-    assert (plan.prefix, plan.end, plan.decision.depth, plan.decision.donate) == (0, 600, 512, True)
-    assert (len(s.row), s.computed, len({s.working, *s.tracks})) == (2, 0, 3)
-    assert [(x.slot, x.wanted, x.depth, x.track) for x in plan.snapshots] == [(s.tracks[0], 512, 512, 0)]
-    b.check()
-    b.life.commit_extend(plan)
-    tags = b.memory.states.tags
-    assert (s.computed, s.next_track, s.tracked) == (600, 1, list(plan.snapshots))
-    assert (tags[s.working], tags[s.tracks[0]], tags[s.tracks[1]]) == (s.text.tag(600), s.text.tag(512), None)
-    b.check()
+    words = rf"prompt_tokens={prompt}: must lie in \[1, 600\].*nearest legal: {nearest}"
+    b.refuses(ValueError, lambda: b.life.begin("a", b.doc(600), prompt), words)
+    assert b.life.begin("a", b.doc(600), 600).prompt_tokens == 600
 
 
-def test_a_row_grows_by_what_is_missing_only():
-    b = Bench()
-    s = b.begin("a", b.doc(1100))
-    sizes = []
-    for end in (1, 512, 513, 1024, 1100):
-        b.extend(s, end, checkpoint=False)
-        sizes.append(len(s.row))
-    assert sizes == [1, 1, 2, 2, 3]
-    assert b.memory.free_state_slots == 13
-    b.check()
+# --- decode --------------------------------------------------------------------------------------------------
 
-
-@pytest.mark.parametrize("end", [64, 63, 0, 101])
-def test_an_extend_must_move_on_within_the_text(end):
-    b = Bench()
-    s = b.begin("a", b.doc(100))
-    b.extend(s, 64)
-    b.refuses(ValueError, lambda: b.life.plan_extend(s, end), rf"end={end}: must lie in \(64, 100\]")
-
-
-EXHAUSTED = [
-    # id, pages, slots, what else runs (tokens), extend to -> words
-    ("no KV at all", 1, 8, 0, 513, "2 pages of 512 KV tokens wanted"),
-    ("KV held by another", 3, 8, 1024, 513, "2 pages of 512 KV tokens wanted; 512 tokens are free"),
-    ("no slot", 8, 3, 1, 10, "needs 3 state slots; 0 are free or evictable"),
-    ("two slots of three", 8, 5, 1, 10, "needs 3 state slots; 2 are free or evictable"),
-]
-
-
-@pytest.mark.parametrize("row", EXHAUSTED, ids=[row[0] for row in EXHAUSTED])
-def test_an_extend_without_room_changes_nothing(row):
-    _, pages, slots, others, end, words = row
-    b = Bench(pages=pages, slots=slots)
-    if others:
-        other = b.begin("other", b.text((7, others)))
-        b.extend(other, others, checkpoint=False)
-    s = b.begin("a", b.doc(600))
-    b.refuses(PoolExhausted, lambda: b.life.plan_extend(s, end), words)
-    if others:
-        b.life.abort(other)
-        b.extend(s, end)
-        b.check()
-
-
-def test_an_extend_without_room_evicts_nothing():
-    """KV could be had by eviction, slots could not: the tree must not be touched."""
-    b = Bench(pages=4, slots=6)
-    b.run("old", b.doc(1024))
-    other = b.begin("other", b.text((7, 512)))
-    b.extend(other, 512, checkpoint=False)
-    held = b.begin("held", b.text((DOC, 512), (8, 100)))  # no state at 512: matches nothing
-    lock = b.memory.tree.lookup(b.doc(1024).ids(1024)).node
-    b.memory.tree.lock(lock)  # somebody uses the old state
-    before = books(b.life)
-    with pytest.raises(PoolExhausted, match="needs 3 state slots; 2 are"):
-        b.life.plan_extend(held, 600)
-    assert books(b.life) == before
-
-
-def test_spare_pages_are_evicted_on_top():
-    kept = {}
-    for spare in (0, 1):
-        b = Bench(pages=4, spare_pages=spare)
-        for segment in (1, 2, 3):
-            b.run(str(segment), b.text((segment, 512)))
-        s = b.begin("a", b.text((4, 100)))
-        b.life.plan_extend(s, 100)
-        kept[spare] = len(list(b.memory.tree.root.walk()))
-        b.check()
-    assert kept == {0: 3, 1: 2}
-
-
-def test_a_rule_that_raises_changes_nothing(monkeypatch):
-    monkeypatch.setattr(RULES, "_rules", dict(RULES._rules))
-
-    @rule("broken")
-    def broken(g, prefix, end, branch):
-        return Decision(end + 1, True, "beyond the end")
-
-    b = Bench("broken")
-    s = b.begin("a", b.doc(600))
-    assert "'broken'" in b.refuses(RuleError, lambda: b.life.plan_extend(s, 600))
-
-
-def test_a_depth_off_the_kernels_chunks_gets_the_state_before_it(monkeypatch):
-    """A user's rule that claims any depth on a chunked kernel: the shadow tag tells what is really there."""
-    monkeypatch.setattr(RULES, "_rules", dict(RULES._rules))
-    rule("greedy")(lambda g, prefix, end, branch: Decision(end // 512 * 512, end >= 512, ""))
-    b = Bench("greedy")
-    s = b.begin("a", b.doc(600))
-    b.extend(s, 100)
-    plan = b.life.plan_extend(s, 600)
-    assert [(x.wanted, x.depth) for x in plan.snapshots] == [(512, 484)]  # 100 + 6·64
-    b.life.commit_extend(plan)
-    b.refuses(
-        MisplacedStateError, lambda: b.life.checkpoint(s), "tracked at depth 512 has consumed 484 tokens"
-    )
-
-
-def test_cancel_gives_back_the_slots_of_further_snapshots():
-    b = Bench("page_exact")
-    b.run("a", b.doc(2048))
-    s = b.begin("b", b.doc(1200))  # KV of 1024 is there, no state: branch
-    free = b.memory.free_state_slots
-    plan = b.life.plan_extend(s, 1200)
-    assert [(x.wanted, x.track) for x in plan.snapshots] == [(1024, 0)]
-    b.life.cancel_extend(plan)
-    s.branch = 512
-    plan = b.life.plan_extend(s, 1200)
-    assert [(x.wanted, x.track is None) for x in plan.snapshots] == [(512, True), (1024, False)]
-    assert b.memory.free_state_slots == free - 4
-    b.life.cancel_extend(plan)
-    assert (b.memory.free_state_slots, s.computed) == (free - 3, 0)
-    b.check()
-
-
-def test_two_depths_in_one_extend_are_both_filed():
-    b = Bench("page_exact")
-    b.run("a", b.text((DOC, 600), (7, 500)))  # state at 1024
-    s = b.begin("b", b.text((DOC, 600), (8, 1000)))
-    assert s.branch == 512
-    b.extend(s, 1600)
-    assert (s.protected, s.lock.end) == (1536, 1536)
-    b.check()
-    b.life.finish(s)
-    assert sorted(b.states().items()) == [(512, 512), (1024, 1024), (1536, 1536)]
-    b.check()
-
-
-# --- checkpoint -------------------------------------------------------------------------------------------
-
-
-def test_checkpoint_inserts_donates_and_moves_the_lock():
-    b = Bench()
-    s = b.begin("a", b.doc(1200))
-    b.extend(s, 576)
-    first = s.lock
-    assert (first.end, first.state is not None, s.protected, s.tracked) == (512, True, 512, [])
-    assert (len(s.own_pages()), len(set(s.tracks))) == (1, 2)
-    b.check()
-    b.extend(s, 1100)
-    assert (s.lock.end, s.lock.parent, first.state_locks, first.kv_locks) == (1024, first, 0, 1)
-    assert b.states() == {512: 512, 1024: 1024}
-    b.check()
-
-
-def test_checkpoint_frees_the_copies_of_what_another_inserted_first():
-    b = Bench()
-    one, two = b.begin("one", b.doc(1100)), b.begin("two", b.doc(1100))
-    for s in (one, two):
-        b.extend(s, 1100, checkpoint=False)
-    free = b.memory.free_kv_tokens
-    b.life.checkpoint(one)
-    b.life.checkpoint(two)
-    assert b.memory.free_kv_tokens == free + 1024
-    assert one.row[:2] == two.row[:2]
-    assert one.row[2:] != two.row[2:]
-    assert one.lock is two.lock
-    refused = b.log.of(NotDonated)[0]
-    assert (refused.request, refused.outcome, refused.reason) == (
-        "two",
-        "refused",
-        "the node at 1024 has a state already",
-    )
-    b.check()
-
-
-def test_nothing_is_tracked_below_the_first_page():
-    b = Bench("chunk_grid")
-    s = b.begin("a", b.doc(300))
-    b.extend(s, 300)
-    refused = b.log.of(NotDonated)
-    assert [(x.wanted, x.reason) for x in refused] == [(256, "depth 256 is below the first tree page")]
-    assert (s.protected, b.states()) == (0, {})
-    b.check()
-
-
-def test_without_a_slot_to_replace_it_the_state_is_kept_and_donated_at_the_end():
-    b = Bench(slots=3)
-    s = b.begin("a", b.doc(700))
-    b.extend(s, 700)
-    assert b.log.of(NotDonated)[0].reason == "no state slot is free or evictable to replace it"
-    assert (b.states(), [x.wanted for x in s.tracked]) == ({}, [512])
-    b.check()
-    b.life.finish(s)
-    assert b.states() == {512: 512}
-    assert b.memory.free_state_slots == 2
-    b.check()
-
-
-def test_a_kept_state_goes_to_its_own_node_when_the_request_is_further_already():
-    """One request keeps its state of 512 for want of a slot; meanwhile its lock has moved on to 1024, because
-    another donated there. With a slot again, the state belongs to a node at 512."""
-    b = Bench(slots=6)
-    one, two = b.begin("one", b.doc(1700)), b.begin("two", b.doc(1700))
-    b.extend(two, 1100, checkpoint=False)
-    b.extend(one, 576)
-    assert [x.wanted for x in one.tracked] == [512]
-    b.life.finish(two)  # 1024 has a state now, and two slots are free: others take them
-    blocked = b.memory.take_slots(2)
-    node = b.memory.tree.lookup(b.doc(1700).ids(1024)).node
-    b.memory.tree.lock(node)
-    b.extend(one, 1100)
-    assert (one.protected, [x.wanted for x in one.tracked]) == (1024, [512])
-    b.memory.tree.unlock(node)
-    for slot in blocked:
-        b.memory.states.free(slot)
-    b.life.checkpoint(one)
-    assert b.states() == {512: 512, 1024: 1024}
-    assert (one.protected, one.lock.end, one.tracked) == (1024, 1024, [])
-    b.check()
-
-
-# --- decode -----------------------------------------------------------------------------------------------
 
 DENSE = Geometry(2, 2, 2, track_interval=4)  # tree page, grid and track grid 4
 
@@ -496,7 +211,7 @@ def test_decode_needs_a_token_to_run():
     b.refuses(ValueError, lambda: b.life.plan_decode(s), "request 'a' has no token 4")
 
 
-# --- leaving ----------------------------------------------------------------------------------------------
+# --- leaving -------------------------------------------------------------------------------------------------
 
 
 LEAVING = [
@@ -587,107 +302,3 @@ def test_abort_is_told():
     b.extend(s, 100)
     b.life.abort(s)
     assert b.log.of(Aborted) == [Aborted("a", 100)]
-
-
-# --- the seed bug: sglang#39115 ---------------------------------------------------------------------------
-
-
-def seed(rule, *, strict, checkpoint=False):
-    """A cut at 64, an extend to 604, one token decoded: 605 tokens owned at the end."""
-    b = Bench(rule, strict=strict)
-    s = b.begin("a", b.doc(604))
-    b.extend(s, 64)
-    b.extend(s, 604, checkpoint=checkpoint)
-    b.decode(s, 1)
-    assert s.computed == 605
-    return b, s
-
-
-@pytest.mark.parametrize("rule", ["absolute", "dcp_gated", "page_exact", "marconi"])
-def test_seed_bug_under_a_sound_rule(rule):
-    b, s = seed(rule, strict=True)
-    assert [x.wanted for x in s.tracked] == [512]
-    assert b.life.finish(s) == ((512, 605),)
-    assert b.states() == {512: 512}
-    b.check()
-
-
-@pytest.mark.parametrize("rule", ["prefix_relative", "chunk_grid"])
-@pytest.mark.parametrize("how", ["finish", "retract"])
-def test_seed_bug_refused_with_the_books_as_they_were(rule, how):
-    b, s = seed(rule, strict=True)
-    assert [x.wanted for x in s.tracked] == [576]
-    message = b.refuses(PageSharedError, lambda: getattr(b.life, how)(s))
-    for word in ("[512, 576)", "[576, 605)", "page 1"):
-        assert word in message
-    assert b.life.abort(s) == ((0, 605),)
-    assert (b.memory.free_kv_tokens, b.memory.free_state_slots) == (16 * 512, 16)
-
-
-def test_seed_bug_refused_at_a_checkpoint_with_the_books_as_they_were():
-    b = Bench("prefix_relative")
-    s = b.begin("a", b.doc(604))
-    b.extend(s, 64)
-    b.extend(s, 604, checkpoint=False)
-    message = b.refuses(MisplacedStateError, lambda: b.life.checkpoint(s))
-    assert "tracked at depth 576 has consumed 576 tokens" in message
-    assert "ends at 512" in message
-
-
-def test_seed_bug_at_a_checkpoint_without_a_free_slot_evicts_nothing():
-    b = Bench("prefix_relative", slots=5)
-    for segment in (7, 8):
-        b.run(str(segment), b.text((segment, 512)))
-    s = b.begin("a", b.doc(604))
-    b.extend(s, 64)
-    b.extend(s, 604, checkpoint=False)
-    assert b.memory.free_state_slots == 0
-    b.refuses(MisplacedStateError, lambda: b.life.checkpoint(s))
-
-
-def test_seed_bug_with_an_older_state_beside_it_changes_nothing():
-    """The older ping-pong state must not be given up before the refusal."""
-    b = Bench("prefix_relative", slots=3)
-    s = b.begin("a", b.doc(1200))
-    b.extend(s, 64, 600, checkpoint=False)  # tracks 576
-    b.extend(s, 1200, checkpoint=False)  # tracks 600 + 512 = 1112
-    assert [x.wanted for x in s.tracked] == [576, 1112]
-    b.refuses(PageSharedError, lambda: b.life.finish(s))
-
-
-def test_seed_bug_without_the_check():
-    b, s = seed("prefix_relative", strict=False)
-    assert b.life.finish(s) == ((512, 576), (576, 605))
-    assert [v.kind for v in b.log.of(Violation)] == ["PageSharedError", "MisplacedStateError"]
-    assert b.states() == {512: 576}
-    assert b.memory.free_kv_tokens == 15 * 512, "the shared page goes back once"
-    with pytest.raises(MisplacedStateError, match="node ending at 512 has consumed 576 tokens: 64 too many"):
-        b.life.check_invariants()
-    assert b.memory.violations(misplaced=False) == []
-
-
-def test_seed_bug_spreads_to_whoever_matches_the_node():
-    """The next request runs [512, 576) through the recurrence twice, and donates what comes of it."""
-    b, s = seed("prefix_relative", strict=False)
-    b.life.finish(s)
-    two = b.begin("b", b.doc(1100))
-    assert two.computed == 512
-    b.extend(two, 1100)  # a sound depth now: 512 + 512
-    tags = b.memory.states.tags
-    assert tags[two.working] == Tag(1100 + 64, TAINTED)
-    assert b.states() == {512: 576, 1024: 1024 + 64}
-    assert b.log.of(Violation)[-1].message.endswith("has consumed 1088 tokens: 64 too many")
-    assert b.memory.violations(b.life.holdings(), misplaced=False) == []
-
-
-def test_seed_bug_strict_at_the_second_request_is_refused():
-    """A tainted state never enters the tree in strict mode, even at a depth that looks right."""
-    b, s = seed("prefix_relative", strict=False)
-    b.life.finish(s)
-    strict = Lifecycle(b.memory, "absolute", strict=True, emit=b.log)
-    two = strict.begin("b", b.doc(1100))
-    strict.commit_extend(strict.plan_extend(two, 1100))
-    with pytest.raises(InvariantError, match="tracked at depth 1024 has consumed 1088 tokens"):
-        strict.checkpoint(two)
-    strict.abort(two)
-    assert b.states() == {512: 576}

@@ -46,9 +46,12 @@ class Decision(NamedTuple):
         return tuple(sorted({*self.also, self.depth})) if self.donate and self.depth is not None else ()
 
     def _repr_html_(self) -> str:
-        from depthchart.display import decision_html
+        from depthchart.display import table_html
 
-        return decision_html(self)
+        depth = "none" if self.depth is None else str(self.depth)
+        also = ", ".join(map(str, self.also)) or "none"
+        row = (depth, "yes" if self.donate else "no", also, self.reason)
+        return table_html([("depth [tokens]", "donate", "also", "reason"), row], numeric=(0,))
 
 
 class Decisions(NamedTuple):

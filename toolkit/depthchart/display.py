@@ -8,15 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from html import escape
-from typing import TYPE_CHECKING, NamedTuple
-
-if TYPE_CHECKING:
-    from depthchart.depth import Decision
-    from depthchart.geometry import Geometry
+from typing import NamedTuple, Protocol
 
 __all__ = [
+    "Grids",
     "RulerRow",
-    "decision_html",
     "geometry_html",
     "geometry_text",
     "ruler_svg",
@@ -27,6 +23,13 @@ __all__ = [
 
 MAX_TICKS = 40  # ticks that stay apart on one row
 _BLUE, _ORANGE, _GREY = "#3d8fc9", "#d9742b", "#8a8a8a"
+_RULED = {
+    "page_size": _GREY,
+    "chunk_width": _GREY,
+    "tree_page": _BLUE,
+    "checkpoint_grid": _ORANGE,
+    "track_grid": _ORANGE,
+}  # the grids that a ruler shows, and their colours
 
 
 class RulerRow(NamedTuple):
@@ -37,27 +40,27 @@ class RulerRow(NamedTuple):
     colour: str = _GREY
 
 
-def geometry_html(geometry: Geometry) -> str:
+class Grids(Protocol):
+    """What is shown of a geometry; its ``repr`` heads the table."""
+
+    @property
+    def checkpoint_grid(self) -> int: ...
+
+    def grids(self) -> list[tuple[str, int, str]]:
+        """Name, tokens and meaning of each grid."""
+
+
+def geometry_html(geometry: Grids) -> str:
     """The grids of a geometry as an HTML table and a ruler drawing (for notebooks and reports)."""
-    table = table_html([("grid", "tokens", "what it is"), *_grid_rows(geometry)], numeric=(1,))
+    table = table_html([("grid", "tokens", "what it is"), *geometry.grids()], numeric=(1,))
     drawing = ruler_svg(_ruler_rows(geometry), 2 * geometry.checkpoint_grid)
-    return f'<div class="depthchart-geometry"><code>{escape(_call(geometry))}</code>{table}{drawing}</div>'
+    return f'<div class="depthchart-geometry"><code>{escape(repr(geometry))}</code>{table}{drawing}</div>'
 
 
-def geometry_text(geometry: Geometry) -> str:
+def geometry_text(geometry: Grids) -> str:
     """The same as plain text, for terminals: a table and a ruler."""
-    table = table_text([("grid", "tokens", "what it is"), *_grid_rows(geometry)], numeric=(1,))
-    return (
-        f"{_call(geometry)}\n\n{table}\n\n{ruler_text(_ruler_rows(geometry), 2 * geometry.checkpoint_grid)}"
-    )
-
-
-def decision_html(decision: Decision) -> str:
-    """One decision of a depth rule as a one-row table; depths in tokens."""
-    depth = "none" if decision.depth is None else str(decision.depth)
-    also = ", ".join(map(str, decision.also)) or "none"
-    row = (depth, "yes" if decision.donate else "no", also, decision.reason)
-    return table_html([("depth [tokens]", "donate", "also", "reason"), row], numeric=(0,))
+    table = table_text([("grid", "tokens", "what it is"), *geometry.grids()], numeric=(1,))
+    return f"{geometry!r}\n\n{table}\n\n{ruler_text(_ruler_rows(geometry), 2 * geometry.checkpoint_grid)}"
 
 
 def table_html(rows: Sequence[Sequence[object]], *, numeric: Sequence[int] = ()) -> str:
@@ -177,48 +180,5 @@ def _axis_labels(span: int, most: int = 5) -> list[int]:
     return [0, span]
 
 
-def _grid_rows(g: Geometry) -> list[tuple[str, int, str]]:
-    pool = f" · index_pool {g.index_pool}" if g.index_pool > 1 else ""
-    return [
-        ("page_size", g.page_size, "scheduler page; prefill cuts land on it"),
-        ("chunk_width", g.chunk_width, "chunk of the scan kernel; snapshots exist at chunk ends"),
-        (
-            "cache_chunk",
-            g.cache_chunk,
-            "max(chunk_width, page_size): the shortest extend that leaves a checkpoint",
-        ),
-        (
-            "tree_page",
-            g.tree_page,
-            f"page_size {g.page_size} · dcp_size {g.dcp_size}{pool}: tree nodes end here",
-        ),
-        (
-            "checkpoint_grid",
-            g.checkpoint_grid,
-            "lcm(cache_chunk, tree_page): a snapshot exists and a node can end",
-        ),
-        (
-            "track_grid",
-            g.track_grid,
-            f"lcm(checkpoint_grid, track_interval {g.track_interval}): decode checkpoints",
-        ),
-        ("chunked_prefill_size", g.chunked_prefill_size, "token budget of one prefill step"),
-    ]
-
-
-def _ruler_rows(g: Geometry) -> list[RulerRow]:
-    return [
-        RulerRow("page_size", g.page_size),
-        RulerRow("chunk_width", g.chunk_width),
-        RulerRow("tree_page", g.tree_page, _BLUE),
-        RulerRow("checkpoint_grid", g.checkpoint_grid, _ORANGE),
-        RulerRow("track_grid", g.track_grid, _ORANGE),
-    ]
-
-
-def _call(g: Geometry) -> str:
-    return (
-        f"Geometry(page_size={g.page_size}, dcp_size={g.dcp_size}, chunk_width={g.chunk_width}, "
-        f"index_pool={g.index_pool}, chunked_prefill_size={g.chunked_prefill_size}, "
-        f"track_interval={g.track_interval})"
-    )
+def _ruler_rows(geometry: Grids) -> list[RulerRow]:
+    return [RulerRow(name, tokens, _RULED[name]) for name, tokens, _ in geometry.grids() if name in _RULED]

@@ -105,6 +105,35 @@ class Geometry:
         remarks = [check(self, rule) for check in checks]
         return [remark for remark in remarks if remark is not None] + [_short_prompts(self, rule)]
 
+    def grids(self) -> list[tuple[str, int, str]]:
+        """Name, tokens and meaning of each grid, and of the prefill budget."""
+        pool = f" · index_pool {self.index_pool}" if self.index_pool > 1 else ""
+        return [
+            ("page_size", self.page_size, "scheduler page; prefill cuts land on it"),
+            ("chunk_width", self.chunk_width, "chunk of the scan kernel; snapshots exist at chunk ends"),
+            (
+                "cache_chunk",
+                self.cache_chunk,
+                "max(chunk_width, page_size): the shortest extend that leaves a checkpoint",
+            ),
+            (
+                "tree_page",
+                self.tree_page,
+                f"page_size {self.page_size} · dcp_size {self.dcp_size}{pool}: tree nodes end here",
+            ),
+            (
+                "checkpoint_grid",
+                self.checkpoint_grid,
+                "lcm(cache_chunk, tree_page): a snapshot exists and a node can end",
+            ),
+            (
+                "track_grid",
+                self.track_grid,
+                f"lcm(checkpoint_grid, track_interval {self.track_interval}): decode checkpoints",
+            ),
+            ("chunked_prefill_size", self.chunked_prefill_size, "token budget of one prefill step"),
+        ]
+
     def _repr_html_(self) -> str:
         from depthchart.display import geometry_html
 

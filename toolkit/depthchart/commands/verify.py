@@ -14,7 +14,6 @@ from depthchart.presets import preset
 from depthchart.verify import FAULTS, Bounds, Report, verify
 from depthchart.verify.bounds import CUTS, POOLS
 from depthchart.verify.fuzz import fuzz
-from depthchart.verify.telling import tell_report
 
 NAME = "verify"
 HELP = "search small histories exhaustively for what a depth rule or an engine bundle breaks"
@@ -96,7 +95,7 @@ def run(args: argparse.Namespace) -> int:
     )
     report = report.scaled(args.scale)
     _files(report, args.save, args.chart)
-    print(json.dumps(report.as_dict(), indent=1) if args.json else "\n".join(tell_report(report)))
+    print(json.dumps(report.as_dict(), indent=1) if args.json else str(report))
     return 0 if report.sound else 1
 
 

@@ -108,10 +108,15 @@ class Lifecycle:
             raise ValueError(f"request={request!r}: is running already; finish or abort it first")
         if len(text) < 1:
             raise ValueError(f"request={request!r}: the prompt must have at least one token")
+        prompt = len(text) if prompt_tokens is None else prompt_tokens
+        if not 1 <= prompt <= len(text):
+            raise ValueError(
+                f"prompt_tokens={prompt}: must lie in [1, {len(text)}], the text of request {request!r}; "
+                f"nearest legal: {min(max(prompt, 1), len(text))}"
+            )
         tree = self.memory.tree
         match = tree.match(text.ids(len(text) - 1))
         tree.lock(match.node)
-        prompt = len(text) if prompt_tokens is None else prompt_tokens
         sequence = Sequence(request, text, prompt, priority, lock=match.node, branch=match.branch)
         if match.tokens:
             sequence.working = self.memory.take_slot()
@@ -164,12 +169,16 @@ class Lifecycle:
             )
         )
         for snapshot in plan.snapshots:
+            if snapshot.track is None:
+                sequence.planned.remove(snapshot.slot)
             self._track(sequence, snapshot, "prefill", plan.prefix, plan.end)
 
     def cancel_extend(self, plan: Extend) -> None:
-        """Give back what a plan took beyond the request's own row and slots (it was not run)."""
+        """Give back what a plan took beyond the request's own row and slots (it was not run). Nothing is left to give
+        back where the request itself has gone since."""
         for snapshot in plan.snapshots:
-            if snapshot.track is None:
+            if snapshot.slot in plan.sequence.planned:
+                plan.sequence.planned.remove(snapshot.slot)
                 self.memory.states.free(snapshot.slot)
 
     def checkpoint(self, sequence: Sequence) -> None:
@@ -275,6 +284,7 @@ class Lifecycle:
                 snapshots.append(Snapshot(sequence.tracks[track], wanted, stored, track))
             elif (slot := self.memory.take_slot()) is not None:
                 snapshots.append(Snapshot(slot, wanted, stored, None))
+                sequence.planned.append(slot)
         return tuple(snapshots)
 
     def _make_way(self, sequence: Sequence, snapshots: tuple[Snapshot, ...]) -> None:
@@ -309,6 +319,6 @@ class Lifecycle:
         self.copies = [copy for copy in self.copies if copy.target != sequence.working]
         if sequence.lock is not None:
             self.memory.tree.unlock(sequence.lock)
-        sequence.tracked, sequence.tracks, sequence.row = [], [], []
+        sequence.tracked, sequence.tracks, sequence.planned, sequence.row = [], [], [], []
         sequence.working = sequence.lock = None
         del self.active[sequence.request]

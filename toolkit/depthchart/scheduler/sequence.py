@@ -32,7 +32,8 @@ class Sequence:
     are the request's own.
 
     A running request holds one ``working`` state slot and two ``tracks`` (a decode step writes a checkpoint
-    to one while the other may still be the newest, sglang#14792).
+    to one while the other may still be the newest, sglang#14792). ``planned`` are the slots of further snapshots
+    of an extend that is planned and neither booked nor cancelled yet.
     """
 
     request: str
@@ -48,6 +49,7 @@ class Sequence:
     tracks: list[int] = field(default_factory=list)
     next_track: int = 0
     tracked: list[Snapshot] = field(default_factory=list)
+    planned: list[int] = field(default_factory=list)
 
     @property
     def namespace(self) -> str:
@@ -58,7 +60,7 @@ class Sequence:
 
     def holding(self) -> Holding:
         """What the request holds, for ``Memory.check_invariants``."""
-        slots = [*self.tracks, *(s.slot for s in self.tracked if s.track is None)]
+        slots = [*self.tracks, *self.planned, *(s.slot for s in self.tracked if s.track is None)]
         if self.working is not None:
             slots.append(self.working)
         return Holding(self.request, self.own_pages(), slots, self.lock)

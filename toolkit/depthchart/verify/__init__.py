@@ -2,7 +2,8 @@
 
 from depthchart.verify.bounds import Bounds
 from depthchart.verify.counterexample import Counterexample
-from depthchart.verify.search import Report, verify
+from depthchart.verify.report import Report
+from depthchart.verify.search import verify
 from depthchart.verify.world import FAULTS, Fault
 
 __all__ = ["FAULTS", "Bounds", "Counterexample", "Fault", "Report", "verify"]

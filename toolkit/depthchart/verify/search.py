@@ -32,95 +32,20 @@ from __future__ import annotations
 import gc
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import replace
 from hashlib import blake2b
 from heapq import heappop, heappush
 from math import inf
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from depthchart.depth import RULES, Rule
 from depthchart.presets import Preset, preset
 from depthchart.verify.bounds import Bounds, Plan, plans
 from depthchart.verify.counterexample import Counterexample
+from depthchart.verify.report import Report
 from depthchart.verify.world import FAULTS, Fault, Move, Step, World
 
 __all__ = ["Report", "verify"]
-
-
-@dataclass
-class Report:
-    """What a search covered and found. ``tokens``: as many as the longest histories compute.
-
-    ``histories``: runs on the real code; ``worlds``: different worlds among them; ``merged``: histories that ended in
-    a world reached before; ``open``: histories that the step bound cut off; ``lost``: requests that ended with less
-    on offer than their geometry can name (and ``lost_tokens`` how much, ``ended`` how many ended), evictions aside.
-    """
-
-    rule: str
-    bounds: Bounds
-    tokens: int = 0
-    geometries: int = 0
-    alike: int = 0
-    too_wide: int = 0
-    histories: int = 0
-    worlds: int = 0
-    merged: int = 0
-    open: int = 0
-    ended: int = 0
-    lost: int = 0
-    lost_tokens: int = 0
-    seconds: float = 0.0
-    complete: bool = True
-    found: dict[str, Counterexample] = field(default_factory=dict)
-
-    def joined(self, other: Report) -> Report:
-        """Both searches as one: counts added."""
-        names = ("histories", "worlds", "merged", "open", "ended", "lost", "lost_tokens")
-        sums = {name: getattr(self, name) + getattr(other, name) for name in names}
-        return replace(self, complete=self.complete and other.complete, **sums)
-
-    def __str__(self) -> str:
-        from depthchart.verify.telling import tell_report
-
-        return "\n".join(tell_report(self))
-
-    def _repr_html_(self) -> str:
-        from html import escape
-
-        return f"<pre>{escape(str(self))}</pre>"
-
-    def scaled(self, factor: int) -> Report:
-        """The same report with counterexamples ``factor`` times as long."""
-        return replace(self, found={kind: one.scaled(factor) for kind, one in self.found.items()})
-
-    def as_dict(self) -> dict[str, Any]:
-        """All of it, ready for JSON."""
-        found = [
-            {
-                "kind": kind,
-                "message": one.fault.message,
-                "tokens": one.tokens,
-                "steps": one.steps,
-                "script": dict(one.script),
-            }
-            for kind, one in self.found.items()
-        ]
-        counts = {
-            field.name: getattr(self, field.name)
-            for field in fields(self)
-            if field.name not in ("bounds", "found")
-        }
-        return {**counts, "sound": self.sound, "bounds": self.bounds.as_dict(), "found": found}
-
-    @property
-    def sound(self) -> bool:
-        """No fault in any history within the bounds, all of which were covered."""
-        return self.complete and not self.found
-
-    @property
-    def smallest(self) -> Counterexample | None:
-        """The first fault that was found: no other costs less."""
-        return next(iter(self.found.values()), None)
 
 
 def verify(

@@ -1,29 +1,16 @@
-"""Depth rules: public cases, a slow reading of DESIGN section 6, arrays against single decisions, soundness."""
+"""Depth rules: public cases, a slow reading of DESIGN section 6, soundness."""
 
-import numpy as np
+import sys
+from pathlib import Path
+
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from depthchart import RULES, Decision, Geometry, decide_many, rule
-from depthchart.errors import RuleError
+from depthchart import RULES, Geometry
 
-BUILT_IN = ("chunk_grid", "prefix_relative", "absolute", "dcp_gated", "page_exact", "vllm_align", "marconi")
-SEED = Geometry(64, 8)  # tree page 512, chunk 64
-
-
-@pytest.fixture
-def registry(monkeypatch):
-    """Rules registered in a test are gone after it."""
-    monkeypatch.setattr(RULES, "_rules", dict(RULES._rules))
-    return RULES
-
-
-def depth(name, g, prefix, end, branch=None):
-    """The donated depth, or None."""
-    answer = RULES[name](g, prefix, end, branch)
-    return answer.depth if answer.donate else None
-
+sys.path.insert(0, str(Path(__file__).parent))
+from depth_support import BUILT_IN, SEED, depth, extends, geometries
 
 # --- public cases -----------------------------------------------------------------------------------------
 
@@ -137,24 +124,7 @@ def test_cuts(row):
     assert RULES[name].cut(Geometry(64, dcp, chunk), prefix, end, prompt) == cut
 
 
-# --- a slow reading of DESIGN section 6 -------------------------------------------------------------------
-
-
-@st.composite
-def geometries(draw, **fixed):
-    """Small sizes, so that every residue occurs; page and chunk divide one another."""
-    small = draw(st.integers(1, 4))
-    page, chunk = draw(st.permutations([small, small * draw(st.integers(1, 4))]))
-    dcp = fixed.get("dcp_size") or draw(st.integers(1, 4))
-    pool = fixed.get("index_pool") or draw(st.sampled_from([1, 1, 2, 3]))
-    return Geometry(page, dcp, chunk, pool)
-
-
-@st.composite
-def extends(draw):
-    prefix = draw(st.integers(0, 150))
-    end = prefix + draw(st.integers(0, 150))
-    return prefix, end, draw(st.one_of(st.none(), st.integers(1, end + 20)))
+# --- a slow reading of DESIGN section 6 ----------------------------------------------------------------------
 
 
 def last(points, start, end):
@@ -253,7 +223,7 @@ def test_reasons(name, prefix, end, words, donate):
     assert words in answer.reason
 
 
-# --- soundness: DESIGN sections 3.1 and 3.2 ---------------------------------------------------------------
+# --- soundness: DESIGN sections 3.1 and 3.2 ------------------------------------------------------------------
 
 
 def assert_sound(name, g, prefix, end, branch):
@@ -323,261 +293,3 @@ def test_a_cut_lies_in_the_step_and_on_the_rules_grid(g, prefix, more, beyond):
             assert cut == end
         if name == "vllm_align" and cut != prefix:
             assert cut % g.tree_page == 0 or (cut == end and not beyond)
-
-
-# --- arrays -----------------------------------------------------------------------------------------------
-
-
-def assert_arrays_equal_scalars(chosen, g, prefix, end, branch):
-    found = decide_many(chosen, g, prefix, end, branch)
-    assert found.depth.dtype == np.int64
-    assert found.donate.dtype == np.bool_
-    asked = RULES[chosen] if isinstance(chosen, str) else chosen
-    for i in range(len(prefix)):
-        b = None if branch is None or branch[i] < 0 else int(branch[i])
-        answer = asked(g, int(prefix[i]), int(end[i]), b)
-        right = -1 if answer.depth is None else answer.depth, answer.donate
-        assert (found.depth[i], found.donate[i]) == right, (prefix[i], end[i], b)
-
-
-@pytest.mark.parametrize("name", BUILT_IN)
-@settings(max_examples=40, deadline=None)
-@given(g=geometries(), rows=st.lists(extends(), max_size=12), with_branch=st.booleans())
-def test_arrays_equal_scalars(name, g, rows, with_branch):
-    prefix, end = ([row[k] for row in rows] for k in (0, 1))
-    branch = [-1 if row[2] is None else row[2] for row in rows] if with_branch else None
-    as_ints = [np.array(a, np.int64) for a in (prefix, end)]
-    assert_arrays_equal_scalars(name, g, *as_ints, None if branch is None else np.array(branch, np.int64))
-
-
-@pytest.mark.parametrize("name", BUILT_IN)
-@pytest.mark.parametrize("g", [SEED, Geometry(64, 3, 256), Geometry(1), Geometry(528, 1, 1)], ids=str)
-def test_arrays_equal_scalars_on_long_texts(name, g):
-    rng = np.random.default_rng(39115)
-    prefix = rng.integers(0, 200_000, 1500) // rng.choice([1, 64, g.tree_page], 1500)
-    end = prefix + rng.integers(0, 20_000, 1500)
-    branch = np.where(rng.random(1500) < 0.3, -1, rng.integers(1, 400, 1500) * g.checkpoint_grid)
-    branch = np.where(rng.random(1500) < 0.1, rng.integers(1, 200_000, 1500), branch)
-    assert_arrays_equal_scalars(name, g, prefix, end, branch)
-
-
-def test_more_rows_than_one_block():
-    end = np.arange(70_000)
-    found = decide_many("page_exact", SEED, np.zeros(70_000, np.int64), end)
-    assert (found.depth == end // 512 * 512).all()
-    assert (found.donate == (end >= 512)).all()
-
-
-def test_arrays_of_a_users_rule(registry):
-    @rule("half")
-    def half(g, prefix, end, branch):
-        return Decision(end // 2, end // 2 > prefix, "") if branch is None else Decision(None, False, "")
-
-    rows = np.array([0, 3, 0]), np.array([10, 4, 0]), np.array([-1, -1, 2])
-    for chosen in ("half", half):
-        assert_arrays_equal_scalars(chosen, SEED, *rows)
-
-
-def test_lists_and_empty_arrays_are_fine():
-    assert decide_many("absolute", SEED, [64], [605]).depth.tolist() == [512]
-    assert decide_many("absolute", SEED, [], []).depth.size == 0
-    small = decide_many("absolute", SEED, np.array([64], np.uint8), np.array([605], np.uint16))
-    assert small.depth.tolist() == [512]
-
-
-BAD_ARRAYS = [
-    # id, prefix, end, branch -> words
-    ("shapes", [1, 2], [3], None, ["end", "(1,)", "(2,)"]),
-    ("branch's shape", [1], [3], [1, 2], ["branch", "(2,)", "(1,)"]),
-    ("floats", [1.0], [3], None, ["prefix", "integer", "float64"]),
-    ("two dimensions", [[1]], [[3]], None, ["prefix", "one-dimensional", "(1, 1)"]),
-    ("truth values", [True], [3], None, ["prefix", "bool"]),
-    ("end before prefix", [0, 9], [3, 8], None, ["end[1]=8", "prefix[1]=9"]),
-    ("negative prefix", [-1], [3], None, ["prefix[0]=-1", "at least 0"]),
-    ("branch 0", [0, 0], [3, 3], [-1, 0], ["branch[1]=0", "positive", "-1"]),
-]
-
-
-@pytest.mark.parametrize("row", BAD_ARRAYS, ids=[row[0] for row in BAD_ARRAYS])
-def test_bad_arrays(row):
-    _, prefix, end, branch, words = row
-    with pytest.raises(ValueError) as caught:
-        decide_many("absolute", SEED, prefix, end, branch)
-    for word in words:
-        assert word in str(caught.value)
-
-
-BAD_EXTENDS = [
-    # prefix, end, branch -> words
-    (-1, 5, None, ["prefix=-1", "nearest legal: 0"]),
-    (9, 8, None, ["end=8", "prefix=9", "nearest legal: 9"]),
-    (0, 5, 0, ["branch=0", "None or a positive depth"]),
-    (0, 5, -1, ["branch=-1", "None or a positive depth"]),
-    (1.5, 5, None, ["prefix=1.5", "whole number of tokens"]),
-    (0, "5", None, ["end='5'", "whole number of tokens"]),
-    (0, 600, 512.0, ["branch=512.0", "whole number of tokens"]),
-    (None, 5, None, ["prefix=None", "whole number of tokens"]),
-    (True, 5, None, ["prefix=True", "whole number of tokens"]),
-]
-
-
-@pytest.mark.parametrize("row", BAD_EXTENDS, ids=str)
-@pytest.mark.parametrize("name", ["absolute", "page_exact"])
-def test_bad_extends(name, row):
-    *extend, words = row
-    with pytest.raises(ValueError) as caught:
-        RULES[name](SEED, *extend)
-    for word in words:
-        assert word in str(caught.value)
-
-
-def test_numpy_integers_answer_python_integers():
-    answer = RULES["absolute"](SEED, np.int64(64), np.int32(605), np.int64(512))
-    assert answer == RULES["absolute"](SEED, 64, 605, 512)
-    assert type(answer.depth) is int
-    assert type(answer.donate) is bool
-
-
-# --- users' rules -----------------------------------------------------------------------------------------
-
-
-def raises(g, prefix, end, branch):
-    raise ZeroDivisionError("by hand")
-
-
-NONSENSE = [
-    # id, answer -> words of the error
-    ("nothing", None, ["None", "must be a Decision"]),
-    ("a number", 512, ["512", "must be a Decision"]),
-    ("a plain tuple", (512, True, "why"), ["must be a Decision"]),
-    ("a fraction", Decision(512.0, True, ""), ["512.0", "whole numbers"]),
-    ("a word", Decision("512", True, ""), ["'512'", "whole numbers"]),
-    ("a truth value", Decision(True, True, ""), ["whole numbers"]),
-    ("at the prefix", Decision(64, True, ""), ["depth=64", "(64, 605]"]),
-    ("beyond the end", Decision(606, True, ""), ["depth=606", "(64, 605]"]),
-    ("negative", Decision(-512, True, ""), ["depth=-512", "(64, 605]"]),
-    ("donate without a depth", Decision(None, True, ""), ["depth=None", "(64, 605]"]),
-    ("donate is no truth value", Decision(512, "no", ""), ["'no'", "True or False"]),
-    ("donate left out", Decision(512, None, ""), ["donate=None", "True or False"]),
-    ("reason is no text", Decision(512, True, None), ["reason=None", "text"]),
-    ("also is a number", Decision(512, True, "", 64), ["also=64", "whole numbers"]),
-    ("also is nothing", Decision(512, True, "", None), ["also=None", "whole numbers"]),
-    ("also has a fraction", Decision(512, True, "", (128.5,)), ["128.5", "whole numbers"]),
-    ("also at the prefix", Decision(512, True, "", (64,)), ["also=(64,)", "(64, 605]"]),
-    ("also beyond the end", Decision(512, True, "", (700,)), ["also=(700,)", "(64, 605]"]),
-]
-
-
-@pytest.mark.parametrize("row", NONSENSE, ids=[row[0] for row in NONSENSE])
-def test_nonsense_is_refused_naming_rule_extend_and_answer(registry, row):
-    _, answer, words = row
-    made = rule("odd_one")(lambda g, prefix, end, branch: answer)
-    for ask in (lambda: made(SEED, 64, 605), lambda: decide_many("odd_one", SEED, [64], [605])):
-        with pytest.raises(RuleError) as caught:
-            ask()
-        for word in ("'odd_one'", "[64, 605)", "answered", *words):
-            assert word in str(caught.value)
-
-
-def test_a_rule_that_raises_is_named_with_what_it_raised(registry):
-    made = rule("breaks")(raises)
-    with pytest.raises(
-        RuleError,
-        match=r"rule 'breaks' on the extend \[64, 605\) with branch 512 raised ZeroDivisionError: by hand",
-    ):
-        made(SEED, 64, 605, 512)
-    with pytest.raises(RuleError) as caught:
-        decide_many(made, SEED, [0], [10])
-    assert isinstance(caught.value.__cause__, ZeroDivisionError)
-
-
-def test_a_rule_with_too_few_arguments_is_a_rule_error(registry):
-    with pytest.raises(RuleError, match=r"'short' .* raised TypeError"):
-        rule("short")(lambda g, prefix: Decision(1, True, ""))(SEED, 0, 64)
-
-
-def test_stopping_the_notebook_is_no_rule_error(registry):
-    def stopped(g, prefix, end, branch):
-        raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        rule("stopped")(stopped)(SEED, 0, 64)
-
-
-def test_what_a_rule_may_answer(registry):
-    g = SEED
-
-    def ask(answer):
-        return rule("mine")(lambda *_: answer)(g, 64, 605)
-
-    assert ask(Decision(None, False, "no")) == Decision(None, False, "no")
-    assert ask(Decision(9999, False, "not donated, so anywhere")).depths == ()
-    numpys = ask(Decision(np.int64(512), np.bool_(True), "", [np.int32(128)]))
-    assert numpys == Decision(512, True, "", (128,))
-    assert [type(numpys.depth), type(numpys.donate), type(numpys.also[0])] == [int, bool, int]
-    assert numpys.depths == (128, 512)
-
-
-def test_a_rule_learns_its_extend(registry):
-    asked = []
-
-    @rule("listens", snapshots="any")
-    def listens(geometry, prefix, end, branch):
-        """Takes notes.
-
-        And more."""
-        asked.append((geometry, prefix, end, branch))
-        return Decision(None, False, "")
-
-    listens(SEED, 64, 605)
-    listens(SEED, 64, 605, 512)
-    assert asked == [(SEED, 64, 605, None), (SEED, 64, 605, 512)]
-    assert (listens.summary, listens.snapshots) == ("Takes notes.", "any")
-    assert RULES["listens"] is listens
-
-
-def test_registering_again_replaces_a_users_rule(registry):
-    rule("mine")(lambda *_: Decision(64, False, "first"))
-    rule("mine")(lambda *_: Decision(64, False, "second"))
-    assert RULES["mine"](SEED, 0, 64).reason == "second"
-    assert list(RULES).count("mine") == 1
-
-
-BAD_NAMES = [
-    ("", ["name=''", "identifier"]),
-    ("my rule", ["name='my rule'", "identifier", "my_rule"]),
-    (5, ["name=5", "identifier"]),
-    ("absolute", ["name='absolute'", "built-in", "my_absolute"]),
-]
-
-
-@pytest.mark.parametrize(("name", "words"), BAD_NAMES)
-def test_bad_names(registry, name, words):
-    with pytest.raises(ValueError) as caught:
-        rule(name)
-    for word in words:
-        assert word in str(caught.value)
-
-
-def test_bad_snapshots(registry):
-    with pytest.raises(ValueError, match="snapshots='page': must be 'chunk' or 'any'"):
-        rule("mine", snapshots="page")
-
-
-@pytest.mark.parametrize("name", ["absolut", "", None, 5, ["absolute"]], ids=str)
-@pytest.mark.parametrize("kind", [KeyError, ValueError])
-def test_an_unknown_rule_lists_the_known_ones(name, kind):
-    with pytest.raises(kind) as caught:
-        RULES[name]
-    for word in (f"rule={name!r}", "no such rule", *BUILT_IN):
-        assert word in str(caught.value)
-    assert ("nearest: 'absolute'" in str(caught.value)) == ("absolut" in str(name))
-
-
-def test_the_registry_is_a_mapping_that_begins_with_the_seven_rules():
-    assert tuple(RULES)[:7] == BUILT_IN  # rules that a user registers follow
-    assert len(RULES) == len(tuple(RULES))
-    assert "absolute" in RULES
-    assert "absolut" not in RULES
-    assert RULES.get("absolut") is None
-    assert all(made.name == name and made.summary for name, made in RULES.items())
