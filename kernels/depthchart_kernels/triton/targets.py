@@ -85,7 +85,7 @@ def _scans() -> Iterator[Case]:
             yield Case("invert", op, *square)
             half = BLOCK
             while half < width:
-                yield Case(f"merge_{half}", op, *square)
+                yield Case(f"merge_{half}", op, width, 2, size, 0, square_warps(width), 1, 0, BLOCK)
                 half *= 2
     for op in ("gated_delta", "ssd"):
         for size in (128, 256):
