@@ -112,7 +112,9 @@ def _prepare(
     half = rows
     while half < width:
         tiles = width // (2 * half) * (half // BLOCK) ** 2
-        prepare.merge_kernel[(*grid, tiles)](*squares, C=width, HALF=half, LAST=2 * half == width, **options)
+        prepare.merge_kernel[(*grid, tiles)](
+            *squares, C=width, HALF=half, LAST=2 * half == width, num_warps=square_warps(width), num_stages=1
+        )
         half *= 2
     return loop_q, loop_k, write_k, decay, tri, scores
 
