@@ -40,6 +40,9 @@ PEER_CALLS = {
     "kda": ("fla.ops.kda", "chunk_kda"),
 }
 TESTS = Path("tests/kernels/test_triton.py")
+TEST_PARTS = tuple(
+    f"{part} and ({op})" for part in ("on_a_gpu", "goldens") for op in ("gated_delta or gdn", "kda", "ssd")
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -266,14 +269,18 @@ def _pieces(shape: Shape, width: int) -> int:
 
 
 def run_tests(root: Path) -> bool:
-    """The tests marked gpu, one process an operator, for compiling takes longest; their output goes to the screen."""
+    """The tests marked gpu; compiling takes longest, so in several processes. Their output goes to the screen."""
     if importlib.util.find_spec("pytest") is None or not (root / TESTS).exists():
         print(f"the gpu tests are not run: they need pytest and {TESTS} under {root}", file=sys.stderr)
         return False
     env = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
-    argv = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-m", "gpu", str(TESTS), "-k"]
-    names = ("gated_delta or gdn", "kda", "ssd")
-    started = [subprocess.Popen([*argv, name], cwd=root, env=env) for name in names]
+    argv = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-m", "gpu", str(TESTS)]
+    if importlib.util.find_spec("xdist"):
+        return (
+            subprocess.run([*argv, "-n", str(min(12, os.cpu_count() or 1))], cwd=root, env=env).returncode
+            == 0
+        )
+    started = [subprocess.Popen([*argv, "-k", name], cwd=root, env=env) for name in TEST_PARTS]
     return max([process.wait() for process in started]) == 0
 
 

@@ -46,7 +46,7 @@ def test_nearly_parallel_keys(op):
 
 @pytest.mark.parametrize("op", OPS)
 @pytest.mark.parametrize(
-    ("width", "length", "depths"), [(128, 150, (1, 100, 128, 149)), (256, 266, (63, 64, 193, 260))]
+    ("width", "length", "depths"), [(128, 150, (1, 100, 128, 149)), (256, 258, (63, 64, 193, 257))]
 )
 def test_wide_chunks_in_bf16(op, width, length, depths):
     """Several snapshots in one chunk, in blocks on and off the borders of 64 and 32."""
@@ -61,7 +61,8 @@ def test_wide_chunks_in_bf16(op, width, length, depths):
         seed=width,
     )
     call.check("triton", width, BF16, dtype=torch.bfloat16)
-    call.check("triton", width, FP32)
+    if op != "kda":  # its scores take the interpreter longest; slow tests do both
+        call.check("triton", width, FP32)
 
 
 @pytest.mark.parametrize("op", OPS)
@@ -76,18 +77,19 @@ def test_keys_and_states_of_200(op):
 ])  # fmt: skip
 def test_a_split_sequence_is_the_whole_one(op, width, pieces, monkeypatch):
     """Snapshots in every piece, on and off the chunk grid and at the pieces' borders; short sequences stay whole."""
-    lengths = [150, 0, 1, 33, 16] if width == 16 else [300, 0, 150]
-    depths = [0, 1, 31, 32, 33, 48, 79, 80, 96, 149, 150] if width == 16 else [5, 128, 129, 200, 256, 300]
-    marks = [(0, d) for d in depths] + [(1, 0), (2, 1), (2, 150 if width == 128 else 1)][: 2 + (width == 128)]
+    lengths = [90, 0, 1, 20] if width == 16 else [260, 0]
+    depths = [0, 1, 31, 32, 33, 48, 79, 80, 89, 90] if width == 16 else [5, 128, 129, 200, 256, 259]
+    marks = [(0, d) for d in depths] + [(1, 0)] + ([(2, 1), (3, 17)] if width == 16 else [])
+    heads = 1 + (width == 16)
     call = random_call(
-        op, lengths, heads=1, value_heads=2, gate="erase", snapshots=marks, k=24, v=16, seed=pieces
+        op, lengths, heads=1, value_heads=heads, gate="erase", snapshots=marks, k=24, v=16, seed=pieces
     )
     monkeypatch.setattr(plan, "choose_pieces", lambda *_: pieces)
     seen = []
     make = plan._make
     monkeypatch.setattr(plan, "_make", lambda *given: seen.append(make(*given)) or seen[-1])
     call.check("triton", width, FP32)
-    if width == 16:
+    if op != "kda":
         call.check("triton", width, BF16, dtype=torch.bfloat16)
     assert all(table.split and table.piece_count > len(lengths) for table in seen)
     assert seen

@@ -72,6 +72,28 @@ def test_table_carries_verdict_and_origin(tmp_path):
     assert {row["device"] for row in found} == {"none"}
 
 
+def test_parts_cover_all_gpu_tests():
+    """Without xdist they run in one process a part: every test marked gpu is in exactly one."""
+    import test_triton
+    from kernel_support import CASES
+
+    marked = [
+        name
+        for name in dir(test_triton)
+        if "gpu" in [m.name for m in getattr(getattr(test_triton, name), "pytestmark", ())]
+    ]
+    assert sorted(marked) == ["test_goldens_on_cuda", "test_on_a_gpu"]
+    names = [f"test_on_a_gpu[{op}" for op in ("gated_delta", "kda", "ssd")] + [
+        f"test_goldens[{case}" for case in CASES
+    ]
+    for name in names:
+        hits = 0
+        for part in goals.TEST_PARTS:
+            kind, ops = part.split(" and ")
+            hits += kind in name and any(op in name for op in ops.strip("()").split(" or "))
+        assert hits == 1, name
+
+
 @pytest.mark.parametrize("shape", [FEW, MAMBA, KIMI], ids=lambda shape: shape.op)
 def test_calls_are_sound_at_a_small_size(shape):
     """The same calls on a CPU: chunked against reference, a fiftieth of the length."""

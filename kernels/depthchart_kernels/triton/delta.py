@@ -73,7 +73,8 @@ def delta(
     heads = (q.shape[1], value_heads)
     starts = decay
     if table.split:
-        starts = _starts((loop_k, v, g, write_k, decay, tri), pool, table, heads, launch)
+        columns = min(config.transition_block, power_of_two(max(value_dim, q.shape[2])))
+        starts = _starts((loop_k, v, g, write_k, decay, tri), pool, table, heads, launch | {"BV": columns})
     kernels.scan_kernel[(table.piece_count, value_heads, value_blocks)](
         loop_q, loop_k, v, g, write_k, decay, k, tri, scores, output, pool, starts,
         table.sequences, table.chunks, table.snapshots, scale, *heads, pool.stride(0),
@@ -111,7 +112,9 @@ def _prepare(
     half = rows
     while half < width:
         tiles = width // (2 * half) * (half // BLOCK) ** 2
-        prepare.merge_kernel[(*grid, tiles)](*squares, C=width, HALF=half, LAST=2 * half == width, **options)
+        prepare.merge_kernel[(*grid, tiles)](
+            *squares, C=width, HALF=half, LAST=2 * half == width, num_warps=square_warps(width), num_stages=1
+        )
         half *= 2
     return loop_q, loop_k, write_k, decay, tri, scores
 

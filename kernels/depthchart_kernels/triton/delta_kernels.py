@@ -76,22 +76,18 @@ def scan_kernel(
             store(output + v_base + v_rows, scale * read + dot(a, u, KIND), vmask)
             if MOST != 0:
                 low, high = tl.load(chunks + chunk * 4 + 2), tl.load(chunks + chunk * 4 + 3)
+                k_at, g_at = (plain_k + k_base, k_rows), (g + g_base, g_rows, HV * K)
+                pool_at = (head_pool, slot_stride, tile, tile_mask)
                 if MOST == 1:
                     if low < high:
-                        depth, slot = tl.load(snapshots + low * 2), tl.load(snapshots + low * 2 + 1)
-                        then = advance(
-                            state, kc, plain_k + k_base, k_rows, u, sums, g + g_base, g_rows, HV * K, i, depth, keys,
-                            KIND, CHANNEL,
-                        )  # fmt: skip
-                        store(head_pool + slot * slot_stride + tile, then, tile_mask)
+                        write_snapshot(
+                            low, snapshots, pool_at, state, kc, k_at, u, sums, g_at, i, keys, KIND, CHANNEL
+                        )
                 else:
                     for j in range(low, high):
-                        depth, slot = tl.load(snapshots + j * 2), tl.load(snapshots + j * 2 + 1)
-                        then = advance(
-                            state, kc, plain_k + k_base, k_rows, u, sums, g + g_base, g_rows, HV * K, i, depth, keys,
-                            KIND, CHANNEL,
-                        )  # fmt: skip
-                        store(head_pool + slot * slot_stride + tile, then, tile_mask)
+                        write_snapshot(
+                            j, snapshots, pool_at, state, kc, k_at, u, sums, g_at, i, keys, KIND, CHANNEL
+                        )
             state = finish(
                 state, kc, write_k + g_base + g_rows, whole, inside, u, sums, i, rows, keys, KIND, CHANNEL
             )
@@ -233,27 +229,17 @@ def finish(
 
 
 @triton.jit
-def advance(
-    state,
-    kc,
-    plain_k,
-    k_rows,
-    u,
-    sums,
-    g,
-    g_rows,
-    g_step,
-    i,
-    depth,
-    keys,
-    KIND: tl.constexpr,
-    CHANNEL: tl.constexpr,
+def write_snapshot(
+    j, snapshots, pool_at, state, kc, k_at, u, sums, g_at, i, keys, KIND: tl.constexpr, CHANNEL: tl.constexpr
 ):
-    """The state after ``depth`` tokens of the chunk."""
+    """Snapshot ``j`` of the list: the state after so many tokens of the chunk, to its slot."""
+    pool, slot_stride, tile, tile_mask = pool_at
+    depth, slot = tl.load(snapshots + j * 2), tl.load(snapshots + j * 2 + 1)
     if CHANNEL:
-        return channel_advance(state, plain_k, k_rows, u, g, g_rows, g_step, i, depth, keys, KIND)
+        then = channel_advance(state, k_at, u, g_at, i, depth, keys, KIND)
     else:
-        return head_advance(state, kc, u, sums, i, depth, KIND)
+        then = head_advance(state, kc, u, sums, i, depth, KIND)
+    store(pool + slot * slot_stride + tile, then, tile_mask)
 
 
 @triton.jit
@@ -266,8 +252,10 @@ def head_advance(state, kc, u, sums, i, depth, KIND: tl.constexpr):
 
 
 @triton.jit
-def channel_advance(state, k, k_rows, u, g, g_rows, g_step, i, depth, keys, KIND: tl.constexpr):
+def channel_advance(state, k_at, u, g_at, i, depth, keys, KIND: tl.constexpr):
     """The state after ``depth`` tokens of the chunk, one decay a channel; each row sums the gates that follow it."""
+    k, k_rows = k_at
+    g, g_rows, g_step = g_at
     mine = (i < depth)[:, None] & keys
     following = load(g + g_step + g_rows, (i + 1 < depth)[:, None] & keys).to(tl.float32)
     rest = exp(tl.cumsum(following, axis=0, reverse=True))

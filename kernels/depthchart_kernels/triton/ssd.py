@@ -63,7 +63,10 @@ def ssd(
     launch: dict[str, Any] = square | {
         "P": size, "N": states, "BP": block, "num_warps": config.warps, "num_stages": config.stages
     }  # fmt: skip
-    starts = _starts(x, dt, a, b, pool, table, launch) if table.split else scores
+    starts = scores
+    if table.split:
+        columns = min(config.transition_block, power_of_two(size))
+        starts = _starts(x, dt, a, b, pool, table, launch | {"BP": columns})
     kernels.ssd_kernel[(table.piece_count, heads, -(-size // block))](
         x, dt, a, b, c, a if d is None else d, scores, output, pool, starts,
         table.sequences, table.chunks, table.snapshots, heads, groups, pool.stride(0),

@@ -74,7 +74,8 @@ def _scans() -> Iterator[Case]:
         for snapshots in (0, 1, MANY):
             yield Case("scan", op, *loop, snapshots, min(width, config.many) if snapshots == MANY else block)
         yield Case("scan_pieces", op, *loop, 1, block)
-        yield Case("transition", op, *loop, 0, block)
+        columns = min(config.transition_block, 64) if op == "ssd" else config.transition_block
+        yield Case("transition", op, width, 2, size, columns, config.warps, config.stages, 0, block)
         square = (width, 2, size, 0, square_warps(width), SQUARE_STAGES, 0, min(width, BLOCK))
         if op == "kda":
             yield Case("channel_scores", op, width, 2, size, 0, channel_warps(size), 3, 0, 16)
@@ -84,7 +85,7 @@ def _scans() -> Iterator[Case]:
             yield Case("invert", op, *square)
             half = BLOCK
             while half < width:
-                yield Case(f"merge_{half}", op, *square)
+                yield Case(f"merge_{half}", op, width, 2, size, 0, square_warps(width), 1, 0, BLOCK)
                 half *= 2
     for op in ("gated_delta", "ssd"):
         for size in (128, 256):

@@ -39,6 +39,11 @@ class Config:
     block: int = 64
     many: int = 64
 
+    @property
+    def transition_block(self) -> int:
+        """Columns of a program that finds how a piece of a split sequence maps states: it has no outputs to hold."""
+        return self.value_block if self.block < 64 else 2 * self.value_block
+
 
 # (operator, chunk width, key or state size up to) -> parameters for operands of two bytes; chosen by registers and
 # shared memory, not by time
