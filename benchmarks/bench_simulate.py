@@ -33,7 +33,7 @@ from depthchart.traces.trace import TraceRequest
 
 PAGES, RULES, POOLS = (16, 64, 256, 512), ("absolute", "page_exact", "marconi"), (1, 2, 4, 8)
 POOL_TOKENS, SLOTS = 1_000_000, 500  # the smallest pools of the grid; POOLS multiplies both
-SESSIONS, TURNS, SHARED, NEW, REPLY = 64, 10, 2000, 450, 50
+SESSIONS, TURNS, SHARED, NEW, REPLY = 64, 10, 2000, 484, 16
 RATE = 16.0  # synthetic requests a simulated second
 
 
