@@ -65,7 +65,7 @@ class _Turn:
     def __call__(self, key: Any) -> int:
         cache = self.cache
         found = cache.match_prefix(self.match(key=key))
-        known = found.device_prefix_len
+        known: int = found.device_prefix_len
         lock = cache.lock(found.last_device_node)
         fresh = self._take(len(key) - known)
         value = self.cat([cache.path_device_indices(found.last_device_node), fresh])

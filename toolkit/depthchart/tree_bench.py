@@ -142,9 +142,17 @@ def _row(
     roomy, half = (median(seconds) for seconds in times[name])
     ours = median(times[name[0], "depthchart"][0])
     spread = max(times[name][0]) / min(times[name][0])
-    us = [round(seconds / requests * 1e6, 1) for seconds in (roomy, half)]
-    ratios = [round(ratio, 2) for ratio in (half / roomy, roomy / ours, spread)]
-    return Row(*name, page, us[0], us[1], *ratios, len(times[name][0]), matched)
+    return Row(
+        *name,
+        page,
+        us_a_request=round(roomy / requests * 1e6, 1),
+        half_pool_us=round(half / requests * 1e6, 1),
+        half_over_roomy=round(half / roomy, 2),
+        times_ours=round(roomy / ours, 2),
+        spread=round(spread, 2),
+        rounds=len(times[name][0]),
+        matched_tokens=matched,
+    )
 
 
 def _tree(

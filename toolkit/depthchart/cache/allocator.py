@@ -35,12 +35,18 @@ class PageAllocator:
             raise ValueError(f"kv_tokens={kv_tokens}: must hold at least one page; nearest legal: {page}")
         self.page = page
         self.total_pages = kv_tokens // page
-        self._free: Pages = array("i", np.arange(self.total_pages, dtype=np.int32)[::-1].tobytes())
+        # A stack of fixed length, since resizing a large one costs more than all else: free from _top on.
+        self._stack: Pages = array("i", np.arange(self.total_pages, dtype=np.int32).tobytes())
+        self._top = 0
         self._used = bytearray(self.total_pages)
 
     @property
     def free_tokens(self) -> int:
-        return len(self._free) * self.page
+        return self.free_pages * self.page
+
+    @property
+    def free_pages(self) -> int:
+        return self.total_pages - self._top
 
     @property
     def total_tokens(self) -> int:
@@ -50,21 +56,22 @@ class PageAllocator:
         """``pages`` pages; raises PoolExhausted, taking none, where fewer are free."""
         if pages < 0:
             raise ValueError(f"pages={pages}: must be at least 0")
-        if pages > len(self._free):
-            raise PoolExhausted(f"{pages} pages of {self.page} tokens wanted, {len(self._free)} free")
-        if not pages:
-            return array("i")
-        taken = self._free[: -pages - 1 : -1]
-        del self._free[-pages:]
+        if pages > self.free_pages:
+            raise PoolExhausted(f"{pages} pages of {self.page} tokens wanted, {self.free_pages} free")
+        taken = self._stack[self._top : self._top + pages]
+        self._top += pages
         self._mark(taken, 1)
         return taken
 
     def free(self, pages: Sequence[int]) -> None:
         """Take pages back. Raises DoubleFreeError, freeing none, where one is free already or named twice."""
+        if not len(pages):
+            return
         if len(pages) < MANY_PAGES or not self._surely_used(pages):
             self._check_used(pages)
         self._mark(pages, 0)
-        self._free.extend(pages)
+        self._stack[self._top - len(pages) : self._top] = array("i", pages)
+        self._top -= len(pages)
 
     def free_segments(self, row: Sequence[int], segments: Sequence[Segment]) -> int:
         """Free token ranges of one row; a last partial page goes back whole. Returns the tokens freed.
@@ -82,7 +89,7 @@ class PageAllocator:
     def check(self, owned: Iterable[int]) -> None:
         """Raise InvariantError unless every page is free or in ``owned``, exactly once."""
         owners = bytearray(self.total_pages)
-        for page in self._free:
+        for page in self._stack[self._top :]:
             owners[page] += 1
             if self._used[page]:
                 raise InvariantError(f"page {page} is in the free list and marked as used")

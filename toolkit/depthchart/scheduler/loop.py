@@ -10,7 +10,6 @@ import math
 import random
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from typing import NamedTuple
 
 from depthchart.cache.memory import Memory
@@ -175,15 +174,18 @@ class Scheduler:
         return record
 
     def _batch(self, extends: list[Extend], decodes: list[Decode], coasting: bool) -> Batch:
-        samples = frozenset(self._sampling(extends, decodes))
-        batch = Batch(self.steps, self.lifecycle.take_copies(), tuple(extends), tuple(decodes), samples)
+        samples = frozenset(self._sampling(extends, decodes)) if extends or decodes else frozenset()
+        rows = self.lifecycle.take_copies(), tuple(extends), tuple(decodes), samples
         if self._strides is None or not coasting:
-            return batch
-        return replace(batch, contexts=self._strides.contexts(), snapshots=self._strides.checkpoints())
+            return Batch(self.steps, *rows)
+        return Batch(self.steps, *rows, self._strides.contexts(), self._strides.checkpoints())
 
     def _plan(self) -> tuple[list[Extend], list[Decode], bool]:
         planner = self._planner
         planner.start()
+        if self._strides and not self.waiting and len(self._strides) == len(self.running):
+            planner.reserve.step()
+            return [], [], True  # every row is in the midst of a stride: nothing to plan
         try:
             with self._telling():
                 decodes, coasting = self._plan_rows()

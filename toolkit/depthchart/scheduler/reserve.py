@@ -42,7 +42,7 @@ class OutputReserve:
         """KV tokens, in whole pages, that the running requests may still take beyond their rows."""
         total, share, clip = 0, self.share, self.clip_tokens
         for job in running:
-            sequence, ahead = job.sequence, job.ahead
+            sequence, ahead = job.sequence, 0 if job.stride is None else job.stride.ran
             assert sequence is not None
             computed = sequence.computed + ahead
             output = job.output_tokens - (len(job.text) - job.prompt_tokens + ahead)
