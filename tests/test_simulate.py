@@ -408,3 +408,16 @@ def test_bad_settings(kwargs, words):
 def test_a_trace_must_be_one():
     with pytest.raises(ValueError, match="trace='agentic': must be a Trace; load_trace reads one"):
         simulate("agentic", SMALL, kv_tokens=64, state_slots=8)
+
+
+def test_a_refusal_names_the_deepest_node_that_its_request_had_reached():
+    """The seed example: at 64 there is no node yet; the second request goes on from the node at 512 and is refused there."""
+    from depthchart.cases.one_path import one_path
+
+    path = one_path(Geometry(64, dcp_size=8, chunk_width=64), "absolute")
+    refused = path.checkpoints[path.checkpoints["outcome"].eq("refused")]
+    (node,) = path.nodes["node_id"]
+    assert refused["request"].tolist() == ["first", "second"]
+    assert refused["node_id"].isna().tolist() == [True, False]
+    assert refused["node_id"].iloc[1] == node
+    assert path.nodes["end_tokens"].tolist() == [512]

@@ -139,7 +139,7 @@ def test_insert_tells_what_was_there_and_keeps_the_trees_pages():
     assert t.insert(A) == 8
     assert t.insert(B) == 8
     assert t.insert(A[:4]) == 4
-    assert t.tree.pages_of(t.match(A[:8], "").node) == []  # no state: the match is empty
+    assert list(t.tree.pages_of(t.match(A[:8], "").node)) == []  # no state: the match is empty
     assert [p for n in t.tree.root.walk() if n.end <= 8 for p in n.pages] == pages
     t.owned()
 

@@ -37,7 +37,7 @@ CHECKPOINTS: Final = (
     "depth_tokens",  # the depth that the rule chose; <NA> where it chose none
     "state_depth_tokens",  # what the kernel really stored; <NA> where nothing was
     "node_end_tokens",  # where the tree filed it; <NA> where it was not filed
-    "node_id",
+    "node_id",  # where it was filed; of a refusal: the deepest node that its request had reached; else <NA>
     "outcome",  # one of OUTCOMES
     "reason",  # in words
 )

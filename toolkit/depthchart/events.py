@@ -214,5 +214,16 @@ class EventLog:
         return [entry.event for entry in self.entries if isinstance(entry.event, kinds)]
 
 
+class EventStream(EventLog):
+    """Hands every entry on and keeps none."""
+
+    def __init__(self, tell: Callable[[Entry], object]) -> None:
+        super().__init__()
+        self._tell = tell
+
+    def __call__(self, event: Event) -> None:
+        self._tell(Entry(self.time_s, self.step, event))
+
+
 def ignore(event: Event) -> None:
     """An event sink that keeps nothing."""

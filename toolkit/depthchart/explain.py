@@ -18,7 +18,7 @@ from depthchart.events import Aborted, Donated, Finished, Matched, NodeAdded, Re
 from depthchart.geometry import Geometry
 from depthchart.presets import PRESETS, preset
 from depthchart.serial import serve
-from depthchart.tokens import PrefixIndex, Text
+from depthchart.tokens import Ids, PrefixIndex, Text
 from depthchart.traces.overlap import PrefixTree
 from depthchart.traces.trace import Trace, TraceRequest, canonical, slice_runs
 
@@ -248,7 +248,7 @@ class _Ledger:
         self.page, self.grid, self.index = geometry.tree_page, grid, index
         self.requests = {request.request_id: request for request in trace}
         self.accounts: dict[str, Account] = {}
-        self.running: dict[str, list[int]] = {}  # ids of all pages that the request computes
+        self.running: dict[str, Ids] = {}  # ids of all pages that the request computes
         self.owner: dict[int, str] = {}  # page -> who computed it last
         self.inserted: set[int] = set()
         self.held: dict[int, int] = {}  # node -> the page at whose end its state is
@@ -291,7 +291,7 @@ class _Ledger:
         self.running[request.request_id] = ids
         self.owner.update(dict.fromkeys(ids, request.request_id))
 
-    def _donated(self, ids: list[int], node: int, pages: int) -> None:
+    def _donated(self, ids: Ids, node: int, pages: int) -> None:
         self.held[node] = ids[pages - 1]
         self.ever.add(ids[pages - 1])
         for page in reversed(ids[: pages - 1]):
@@ -299,7 +299,7 @@ class _Ledger:
                 break
             self.deeper[page] = pages * self.page
 
-    def _account(self, request: TraceRequest, ids: list[int], seen: int, kv: int, reused: int) -> Account:
+    def _account(self, request: TraceRequest, ids: Ids, seen: int, kv: int, reused: int) -> Account:
         page, prompt = self.page, request.prompt_tokens
         whole = seen // page * page
         possible = min(whole, (prompt - 1) // page * page)
@@ -320,7 +320,7 @@ class _Ledger:
         return "kv_evicted" if page in self.inserted else "cut_fell_short"
 
     def _why_no_state(
-        self, ids: list[int], possible: int, kv: int, reused: int, reasons: Counter[str]
+        self, ids: Ids, possible: int, kv: int, reused: int, reasons: Counter[str]
     ) -> tuple[int, int]:
         """Split ``[reused, kv)``: up to the deepest state that was there once, up to the last depth of the grid, and the
         rest. Answers the depth of that state, and of one beyond the common text."""
@@ -340,7 +340,7 @@ class _Ledger:
             reasons[why] += on_grid - once
         return (once if there_once else 0), deeper
 
-    def _why_never(self, ids: list[int], on_grid: int, kv: int, possible: int) -> tuple[str, int]:
+    def _why_never(self, ids: Ids, on_grid: int, kv: int, possible: int) -> tuple[str, int]:
         """Why no state was ever filed at depths on the grid, and the depth of one beyond the common text."""
         page = self.page
         if any(ids[at] in self.ever for at in range(kv // page, possible // page)):

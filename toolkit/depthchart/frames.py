@@ -19,6 +19,7 @@ from depthchart.events import (
     Finished,
     FirstToken,
     Matched,
+    NodeAdded,
     NotDonated,
     Rejected,
     Retracted,
@@ -135,16 +136,20 @@ def nodes(view: TreeView) -> pd.DataFrame:
 
 
 def checkpoints(log: Iterable[Entry]) -> pd.DataFrame:
-    """One row per decision: what the rule wanted, what the kernel stored, where the tree filed it, or why not."""
+    """One row per decision: what the rule wanted, what the kernel stored, where the tree filed it, or why not. A refusal
+    names the deepest node that its request had reached by then."""
     rows: list[dict[str, Any]] = []
     pending: Pending = {}
+    reached: dict[str, int] = {}
     row: dict[str, Any] | None
     for entry in log:
         event = entry.event
         match event:
+            case Matched(request, node_id=node_id) | NodeAdded(node_id=node_id, request=request) if node_id:
+                reached[request] = node_id
             case Extended(request, prefix, end, wanted, donate, reason) if not donate:
                 row = _decision(entry, request, "prefill", prefix, end, wanted)
-                row.update(outcome="refused", reason=reason)
+                row.update(outcome="refused", reason=reason, node_id=reached.get(request))
                 rows.append(row)
             case Extended(request, reason=reason):
                 pending.setdefault(request, []).append({"why": reason})
@@ -162,6 +167,8 @@ def checkpoints(log: Iterable[Entry]) -> pd.DataFrame:
             case NotDonated(request, wanted, _, outcome, reason):
                 if (row := _find(pending, request, wanted, keep=True)) is not None:
                     row.update(outcome=outcome, reason=reason)
+                    if outcome == "refused":
+                        row["node_id"] = reached.get(request)
             case Aborted(request):
                 for row in pending.pop(request, []):
                     if row.get("outcome") == "pending":

@@ -39,8 +39,9 @@ class Fault(NamedTuple):
 class Run:
     """What a simulation leaves behind. ``settings`` and ``geometry`` repeat it; ``violations`` are faults that
     the books show at the end (empty for a sound run); ``fault`` is where a strict run stopped; ``source`` and
-    ``notes`` are the trace's own (lines left out, …); ``seen`` tells, where it is known, how many leading tokens of a
-    request's prompt an earlier one had computed."""
+    ``notes`` are the trace's own (lines left out, …), ``loaded`` is how its file was read
+    (``Trace.loaded``); ``seen`` tells, where it is known, how many leading tokens of a request's prompt an earlier one
+    had computed."""
 
     geometry: Geometry
     settings: Mapping[str, Any]
@@ -52,6 +53,7 @@ class Run:
     fault: Fault | None = None
     violations: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+    loaded: Mapping[str, Any] = field(default_factory=dict)
     seen: Mapping[str, int] = field(default_factory=dict)
 
     @property
@@ -157,6 +159,7 @@ class Run:
             "fault": self.fault,
             "violations": self.violations,
             "notes": self.notes,
+            "loaded": {name: _simple(value) for name, value in self.loaded.items()},
             "seen": dict(self.seen),
             "records": self.records,
         }
@@ -186,6 +189,7 @@ class Run:
                 None if head["fault"] is None else Fault(*head["fault"]),
                 head["violations"],
                 head["notes"],
+                head.get("loaded", {}),
                 head.get("seen", {}),
             )
         except (KeyError, TypeError) as fault:
@@ -244,3 +248,8 @@ def _shown(value: object) -> str:
     if isinstance(value, float):
         return f"{value:,.4g}"
     return f"{value:,}" if isinstance(value, int) else str(value)
+
+
+def _simple(value: object) -> object:
+    """What a file can hold: a reader's option may be anything."""
+    return value if value is None or isinstance(value, str | int | float | bool) else str(value)

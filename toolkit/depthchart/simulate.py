@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from typing import Any, Literal, Protocol, get_args
 
 from depthchart.cache.memory import Memory
@@ -128,6 +128,7 @@ def simulate(
         "strict": strict,
     }
     run = Run(geometry, settings, log, trace.source, model.assumptions, provenance(), notes=list(trace.notes))
+    run.loaded = dict(trace.loaded)
     _drive(scheduler, trace, arrivals, run, progress)
     run.violations = memory.violations(scheduler.lifecycle.holdings(), misplaced=strict)
     run.seen = _seen(trace, log)
@@ -147,7 +148,7 @@ class SimulatedExecutor:
 
     def __init__(self, cost: CostModel, requests: Iterable[TraceRequest]) -> None:
         self.cost = cost
-        self.outputs: Mapping[str, Runs] = {request.request_id: request.output for request in requests}
+        self.outputs: dict[str, Runs] = {request.request_id: request.output for request in requests}
 
     def run(self, batch: Batch) -> StepResult:
         """Sample the recorded tokens; nothing is computed."""
@@ -155,9 +156,12 @@ class SimulatedExecutor:
         for sequence in batch.sequences:
             name = sequence.request
             if name in batch.samples:
-                done = len(sequence.text) - sequence.prompt_tokens
-                tokens[name] = slice_runs(self.outputs[name], done, done + 1)[0]
+                tokens[name] = self.said(name, len(sequence.text) - sequence.prompt_tokens, 1)[0]
         return StepResult(self.cost.step_s(batch.work), tokens)
+
+    def said(self, request: str, first: int, count: int) -> Runs:
+        """The recorded tokens ``[first, first + count)`` of a request's output."""
+        return slice_runs(self.outputs[request], first, first + count)
 
 
 class _Arrivals:

@@ -316,6 +316,7 @@ def _write_tables(made: Sweep, trace: Trace, grid: Mapping[str, Any], folder: Pa
         "trace": {
             "name": trace.name,
             "source": trace.source,
+            "loaded": {key: v if isinstance(v, str | int | float) else str(v) for key, v in trace.loaded.items()},
             "requests": len(trace),
             "prompt_tokens": trace.prompt_tokens,
         },

@@ -6,9 +6,11 @@ tree owns the KV pages and state slots that it holds and gives them back to the 
 
 from __future__ import annotations
 
+from array import array
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from depthchart.cache.allocator import PageAllocator
+from depthchart.cache.allocator import PageAllocator, Pages
 from depthchart.cache.eviction import leaf_order
 from depthchart.cache.node import Node
 from depthchart.cache.outlook import Outlook
@@ -27,7 +29,7 @@ from depthchart.events import (
     Unlocked,
     ignore,
 )
-from depthchart.tokens import Tag
+from depthchart.tokens import Ids, Tag
 
 __all__ = ["Evicted", "Inserted", "Match", "RadixTree"]
 
@@ -93,7 +95,7 @@ class RadixTree:
         self.allocator, self.states, self.grid, self.page = allocator, states, grid, allocator.page
         self.max_states_per_path, self.keep_tombstones = max_states_per_path, keep_tombstones
         self.emit = emit
-        self.root = Node(0, None, [], [], 0, 0)
+        self.root = Node(0, None, array("q"), array("i"), 0, 0)
         self.evictable_tokens = self.protected_tokens = 0
         self.state_order: dict[Node, None] = {}  # least recently used first
         self.protected_states = 0
@@ -108,7 +110,7 @@ class RadixTree:
 
     # --- looking up ---------------------------------------------------------------------------------------
 
-    def lookup(self, ids: list[int]) -> Match:
+    def lookup(self, ids: Sequence[int]) -> Match:
         """The match of a text's page ids, changing nothing."""
         usable, kv_tokens, node = self.root, 0, self.root
         for node, shared in self._visit(ids):
@@ -119,7 +121,7 @@ class RadixTree:
                 usable = node
         return Match(usable, usable.end, kv_tokens, self._branch(usable.end, kv_tokens), node)
 
-    def match(self, ids: list[int]) -> Match:
+    def match(self, ids: Sequence[int]) -> Match:
         """As ``lookup``, for use: splits the edge in which the KV match ends, refreshes the KV of the whole
         path, and the state of the matched node alone."""
         usable, kv_tokens, node = self.root, 0, self.root
@@ -138,19 +140,24 @@ class RadixTree:
             self._refresh_used(usable)
         return Match(usable, usable.end, kv_tokens, self._branch(usable.end, kv_tokens), node)
 
-    def has_state(self, ids: list[int]) -> bool:
+    def has_state(self, ids: Sequence[int]) -> bool:
         """Whether a node that holds a state ends after exactly these pages."""
         seen = self._visit(ids)
         return bool(seen) and seen[-1][0].end == len(ids) * self.page and seen[-1][0].state is not None
 
-    def pages_of(self, node: Node) -> list[int]:
+    def pages_of(self, node: Node) -> Pages:
         """The KV pages of the whole path down to the node."""
-        pages: list[int] = []
+        pages: Pages = array("i")
         for step in node.path():
             pages += step.pages
         return pages
 
-    def _visit(self, ids: list[int]) -> list[tuple[Node, int]]:
+    def known_prefixes(self) -> Iterator[int]:
+        """The prefix id at the end of every node, and those that the order of eviction remembers."""
+        yield from (node.ids[-1] for node in self.root.walk())
+        yield from self._leaves.remembered()
+
+    def _visit(self, ids: Sequence[int]) -> list[tuple[Node, int]]:
         """The nodes that a text passes and how many pages of each it shares: all but the last whole."""
         seen, node, at, total = [], self.root, 0, len(ids)
         while at < total and (child := node.children.get(ids[at])) is not None:
@@ -177,7 +184,7 @@ class RadixTree:
     # --- growing ------------------------------------------------------------------------------------------
 
     def insert(
-        self, ids: list[int], pages: list[int], *, request: str = "", namespace: str = "", priority: int = 0
+        self, ids: Ids, pages: Pages, *, request: str = "", namespace: str = "", priority: int = 0
     ) -> Inserted:
         """Put a text's whole pages into the tree. The tree takes over ``pages[existing // page:]``; the
         inserter keeps the pages of what was there already."""
@@ -213,9 +220,7 @@ class RadixTree:
         self._cap_path(node)
         return True
 
-    def _add(
-        self, parent: Node, ids: list[int], pages: list[int], request: str, namespace: str, priority: int
-    ) -> Node:
+    def _add(self, parent: Node, ids: Ids, pages: Pages, request: str, namespace: str, priority: int) -> Node:
         node = Node(self._fresh_id(), parent, ids, pages, parent.end, parent.end + len(ids) * self.page)
         node.request, node.namespace, node.priority = request, namespace, priority
         self._touch(node)
