@@ -105,7 +105,7 @@ def scan_kernel(
                     depth, slot = tl.load(snapshots + j * 2), tl.load(snapshots + j * 2 + 1)
                     then = wide_advance(
                         state, (plain_k + k_base, k_rows, H * K), (g + g_base, g_rows, HV * K), gates, HV,
-                        us, i, depth, keys, C, B, KIND, CHANNEL,
+                        us, i, depth, kk, keys, C, B, KIND, CHANNEL,
                     )  # fmt: skip
                     store(head_pool + slot * slot_stride + tile, then, tile_mask)
             write_at = (write_k + g_base, g_rows, HV * K) if CHANNEL else (k + k_base, k_rows, H * K)

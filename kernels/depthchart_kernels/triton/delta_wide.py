@@ -88,41 +88,64 @@ def wide_finish(
             state += dot(tl.trans(kc), take(us, b), KIND)
         return state
     else:
-        return wide_advance(state, k_at, k_at, gates, HV, us, i, rows, keys, C, B, KIND, CHANNEL)
+        return head_state(state, k_at, gates, HV, us, i, rows, keys, C, B, KIND)
 
 
 @triton.jit
 def wide_advance(
-    state, k_at, g_at, gates, HV, us, i, depth, keys,
+    state, k_at, g_at, gates, HV, us, i, depth, kk, keys,
     C: tl.constexpr, B: tl.constexpr, KIND: tl.constexpr, CHANNEL: tl.constexpr,
 ):  # fmt: skip
-    """The state after ``depth`` tokens of the chunk; each row sums the gates that follow it, from the last block on."""
+    """The state after ``depth`` tokens of the chunk."""
+    if CHANNEL:
+        return channel_state(state, k_at, g_at, us, depth, kk, keys, C, KIND)
+    else:
+        return head_state(state, k_at, gates, HV, us, i, depth, keys, C, B, KIND)
+
+
+@triton.jit
+def head_state(
+    state, k_at, gates, HV, us, i, depth, keys, C: tl.constexpr, B: tl.constexpr, KIND: tl.constexpr
+):
+    """The state after ``depth`` tokens, one decay a head, from the last block to the first."""
     k, k_rows, k_step = k_at
-    g, g_rows, g_step = g_at
     change = tl.zeros_like(state)
-    # log decay of the blocks behind the one at hand, up to the depth
-    after = tl.sum(change, axis=1) if CHANNEL else tl.zeros([1], tl.float64)
-    # for snapshots only with one decay a channel: buffers for loads ahead would cost every chunk registers
-    for back in tl.range(0, C // B, num_stages=1 if CHANNEL else None):
+    after = tl.zeros([1], tl.float64)  # log decay of the blocks behind the one at hand, up to the depth
+    for back in range(0, C // B):
         b = C // B - 1 - back
         row = b * B + i
-        mine = (row < depth)[:, None] & keys
-        kc = load(k + b * B * k_step + k_rows, mine)
-        u = take(us, b)
-        if CHANNEL:
-            here = g + b * B * g_step + g_rows
-            next_mask = ((i < B - 1) & (row + 1 < depth))[:, None] & keys
-            rest = tl.cumsum(load(here + g_step, next_mask).to(tl.float32), axis=0, reverse=True)
-            kc = kc.to(tl.float32) * exp(rest + after[None, :])
-            after += tl.sum(load(here, mine).to(tl.float32), axis=0)
-        else:
-            steps = tl.load(gates + row * HV, mask=row < depth, other=0.0).to(tl.float64)
-            whole = tl.sum(steps, axis=0)
-            left = (whole - tl.cumsum(steps, axis=0) + after).to(tl.float32)
-            u = tl.where((row < depth)[:, None], u * exp(tl.minimum(left, 0.0))[:, None], 0.0)
-            after += whole
-        change += dot(tl.trans(kc), u, KIND)
+        mine = (row < depth)[:, None]
+        steps = tl.load(gates + row * HV, mask=row < depth, other=0.0).to(tl.float64)
+        whole = tl.sum(steps, axis=0)
+        left = exp(tl.minimum((whole - tl.cumsum(steps, axis=0) + after).to(tl.float32), 0.0))
+        weighted = tl.where(mine, take(us, b) * left[:, None], 0.0)
+        change += dot(tl.trans(load(k + b * B * k_step + k_rows, mine & keys)), weighted, KIND)
+        after += whole
     return exp(after.to(tl.float32))[:, None] * state + change
+
+
+@triton.jit
+def channel_state(state, k_at, g_at, us, depth, kk, keys, C: tl.constexpr, KIND: tl.constexpr):
+    """The state after ``depth`` tokens, one decay a channel: each row sums the gates that follow it.
+
+    For snapshots only, so it takes 16 rows at once and loads nothing ahead: that would cost every chunk registers.
+    """
+    k, _k_rows, k_step = k_at
+    g, _g_rows, g_step = g_at
+    i = tl.arange(0, 16)
+    parts = tl.reshape(us, [C // 16, 16, us.shape[2]])
+    change = tl.zeros_like(state)
+    after = tl.sum(change, axis=1)  # log decay of the parts behind the one at hand, up to the depth
+    for back in tl.range(0, C // 16, num_stages=1):
+        part = C // 16 - 1 - back
+        row = part * 16 + i
+        mine, here = (row < depth)[:, None] & keys, g + row[:, None] * g_step + kk[None, :]
+        following = load(here + g_step, ((i < 15) & (row + 1 < depth))[:, None] & keys).to(tl.float32)
+        rest = exp(tl.cumsum(following, axis=0, reverse=True) + after[None, :])
+        weighted = load(k + row[:, None] * k_step + kk[None, :], mine).to(tl.float32) * rest
+        change += dot(tl.trans(weighted), take(parts, part), KIND)
+        after += tl.sum(load(here, mine).to(tl.float32), axis=0)
+    return exp(after)[:, None] * state + change
 
 
 @triton.jit
