@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from depthchart.cache import PageAllocator
-from depthchart.cache.allocator import check_segments
+from depthchart.cache.allocator import MANY_PAGES, check_segments
 from depthchart.errors import DoubleFreeError, InvariantError, PageSharedError, PoolExhausted, SegmentError
 
 SIZES = [
@@ -185,23 +185,24 @@ def test_against_plain_sets(pages, data):
 
 
 MANY = [
-    # id, what is freed of pages 0..99 (100 to 119 are free), the page that the refusal names (None: all are freed)
-    ("all", list(range(100)), None),
-    ("in any order", list(range(99, 39, -1)) + list(range(40)), None),
-    ("one twice", [*range(60), 7], 7),
-    ("a free one", [*range(50), 110, 60], 110),
-    ("outside the pool", [*range(50), 120], 120),
-    ("negative", [*range(50), -1, 120], -1),
-    ("the first fault is named", [*range(30), 3, 115], 3),
+    # id, what is freed of pages 0..299 (300 to 319 are free), the page that the refusal names (None: all are freed)
+    ("all", list(range(300)), None),
+    ("in any order", list(range(299, 139, -1)) + list(range(140)), None),
+    ("one twice", [*range(160), 7], 7),
+    ("a free one", [*range(150), 310, 160], 310),
+    ("outside the pool", [*range(150), 320], 320),
+    ("negative", [*range(150), -1, 320], -1),
+    ("the first fault is named", [*range(130), 3, 315], 3),
 ]
 
 
 @pytest.mark.parametrize("row", MANY, ids=[row[0] for row in MANY])
 def test_many_pages_are_checked_as_few_are(row):
     _, pages, named = row
-    allocator = PageAllocator(120 * 16, 16)
-    held = set(allocator.allocate(100))
-    assert held == set(range(100))
+    assert len(pages) > MANY_PAGES
+    allocator = PageAllocator(320 * 16, 16)
+    held = set(allocator.allocate(300))
+    assert held == set(range(300))
     if named is None:
         allocator.free(pages)
         held -= set(pages)
@@ -209,17 +210,17 @@ def test_many_pages_are_checked_as_few_are(row):
         with pytest.raises(DoubleFreeError, match=f"page {named} is not in use"):
             allocator.free(pages)
     allocator.check(held)
-    assert allocator.free_tokens == 16 * (120 - len(held))
-    assert not held & set(allocator.allocate(120 - len(held)))
+    assert allocator.free_tokens == 16 * (320 - len(held))
+    assert not held & set(allocator.allocate(320 - len(held)))
 
 
 @settings(max_examples=60, deadline=None)
-@given(st.lists(st.integers(0, 80), max_size=12), st.randoms(use_true_random=False))
+@given(st.lists(st.integers(0, 300), max_size=12), st.randoms(use_true_random=False))
 def test_large_pools_against_plain_sets(sizes, dice):
     """Allocations and frees of many pages turn about, in any order: every page owned exactly once."""
-    allocator, held = PageAllocator(200, 1), set()
+    allocator, held = PageAllocator(600, 1), set()
     for size in sizes:
-        if size <= 200 - len(held):
+        if size <= 600 - len(held):
             taken = allocator.allocate(size)
             assert len(set(taken)) == size
             assert not held & set(taken)

@@ -19,7 +19,7 @@ Pages: TypeAlias = "array[int]"
 Segment: TypeAlias = tuple[int, int]
 """Token positions ``[start, end)`` of one KV row."""
 
-MANY_PAGES = 24  # from here on numpy beats a loop
+MANY_PAGES = 96  # from here on numpy beats a loop
 
 
 class PageAllocator:

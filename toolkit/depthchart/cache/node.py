@@ -71,12 +71,16 @@ class Node:
 
     def path(self) -> list[Node]:
         """The nodes from below the root down to this one."""
+        return self.climb()[::-1]
+
+    def climb(self) -> list[Node]:
+        """The same from this node up."""
         nodes: list[Node] = []
-        node: Node | None = self
-        while node is not None and node.parent is not None:
+        node = self
+        while (parent := node.parent) is not None:
             nodes.append(node)
-            node = node.parent
-        return nodes[::-1]
+            node = parent
+        return nodes
 
     def walk(self) -> Iterator[Node]:
         """All nodes below this one, depth first, children in the order of their first appearance."""

@@ -254,7 +254,7 @@ class RadixTree:
 
     def lock(self, node: Node, *, state: bool = True) -> None:
         """Protect the KV of the whole path, and the state of this one node (where it has one)."""
-        for step in node.path():
+        for step in node.climb():
             if not step.kv_locks:
                 self.evictable_tokens -= step.tokens
                 self.protected_tokens += step.tokens
@@ -267,7 +267,7 @@ class RadixTree:
 
     def unlock(self, node: Node, *, state: bool = True) -> None:
         """Undo one ``lock`` of the same node (a split in between does not matter)."""
-        for step in node.path():
+        for step in node.climb():
             assert step.kv_locks > 0, f"{step!r} is not locked"
             step.kv_locks -= 1
             if not step.kv_locks:

@@ -14,7 +14,9 @@ d lies on the tree page. Where it does not, both share a page: that is sglang#39
 
 from __future__ import annotations
 
-from depthchart.cache.allocator import Segment, check_segments
+from array import array
+
+from depthchart.cache.allocator import Pages, Segment, check_segments
 from depthchart.cache.memory import Memory
 from depthchart.cache.node import Node
 from depthchart.errors import InvariantError, MisplacedStateError
@@ -63,8 +65,7 @@ class Publisher:
             node, existing = self._insert(sequence, last.wanted // self.page)
             self._donate_at_end(sequence, last, node)
         own = self._segments(sequence, last, existing)
-        pages = sorted({k for start, end in own for k in range(start // self.page, -(-end // self.page))})
-        self.memory.allocator.free([sequence.row[k] for k in pages])
+        self.memory.allocator.free(self._pages_in(sequence, own))
         self._free_unused(sequence)
         return own
 
@@ -193,6 +194,15 @@ class Publisher:
             else:
                 segments.append((start, end))
         return tuple(segments)
+
+    def _pages_in(self, sequence: Sequence, segments: tuple[Segment, ...]) -> Pages:
+        """The pages that the ascending segments touch, each once (two share one where checks are off)."""
+        pages, done = array("i"), 0
+        for start, end in segments:
+            stop = -(-end // self.page)
+            pages += sequence.row[max(start // self.page, done) : stop]
+            done = stop
+        return pages
 
     def _free_unused(self, sequence: Sequence) -> None:
         """Pages that were taken for tokens never computed (a step that did not run)."""
