@@ -34,7 +34,7 @@ class Standing(NamedTuple):
 @dataclass(frozen=True)
 class Leaderboard:
     """``standings``: the best first; ``bound``: of the pools as given; ``ours_first``: whether our own bundle reuses
-    more than every engine's."""
+    more than every engine's, or as much where that is the bound itself."""
 
     trace: str
     source: str
@@ -48,7 +48,9 @@ class Leaderboard:
     def ours_first(self) -> bool:
         engines = [row.reused_tokens for row in self.standings if row.preset in ENGINES]
         ours = [row.reused_tokens for row in self.standings if row.preset == "depthchart"]
-        return bool(ours) and all(ours[0] > tokens for tokens in engines)
+        return bool(ours) and all(
+            ours[0] > tokens or ours[0] == tokens == self.bound.least for tokens in engines
+        )
 
     def rows(self) -> list[tuple[Any, ...]]:
         """The table with its header, for ``display.table_text``."""
