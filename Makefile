@@ -27,7 +27,7 @@ lab: $(VENV)/lab.stamp ## open JupyterLab on the index of notebooks/
 	$(BIN)/jupyter lab --notebook-dir=. --LabApp.default_url=/lab/tree/notebooks/index.ipynb $(if $(filter 0,$(shell id -u)),--allow-root)
 
 dashboard: $(VENV)/lab.stamp ## open the tree explorer as a page without code
-	$(BIN)/voila notebooks/10_time_travel.ipynb
+	$(BIN)/voila --template=depthchart notebooks/10_time_travel.ipynb
 
 test: lint ## lint, types, import contracts, then every test that is not marked slow
 	$(BIN)/python -m pytest -n $(JOBS) -m "not slow" tests
