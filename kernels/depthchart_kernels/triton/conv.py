@@ -14,7 +14,7 @@ from depthchart_kernels.triton.plan import tables
 
 __all__ = ["CHANNELS", "TOKENS", "conv"]
 
-TOKENS, CHANNELS = 64, 64  # of one program
+TOKENS, CHANNELS = 32, 64  # of one program
 
 
 @triton.jit
@@ -27,25 +27,27 @@ def conv_kernel(
     start, rows = tl.load(chunks + chunk * 4), tl.load(chunks + chunk * 4 + 1)
     s = tl.load(owners + chunk)
     begin, slot = tl.load(sequences + s * 5), tl.load(sequences + s * 5 + 3)
+    # offsets within the chunk stay in 32 bits: wide ones alone would fill the registers
+    since = (start - begin).to(tl.int32)  # tokens of the sequence before this chunk
     i = tl.arange(0, C)
-    inside, valid = channel < D, i < rows
-    token = start + i
+    inside, valid = (channel < D)[None, :], i < rows
+    here = start * D
     total = tl.zeros([C, BD], tl.float32)
     if BIAS:
-        total += load(bias + channel, inside).to(tl.float32)[None, :]
+        total += load(bias + channel, channel < D).to(tl.float32)[None, :]
     for j in tl.static_range(W):
-        place = token - (W - 1) + j
-        old = place < begin
-        value = load(x + place[:, None] * D + channel[None, :], (valid & ~old)[:, None] & inside[None, :]).to(
-            tl.float32
-        )
+        place = i - (W - 1) + j
+        old = place < -since
+        value = load(x + here + (place[:, None] * D + channel[None, :]), (valid & ~old)[:, None] & inside)
+        value = value.to(tl.float32)
         if slot >= 0:
-            held = place - begin + (W - 1)  # column of the window
-            where = slot * slot_stride + channel[None, :] * (W - 1) + held[:, None]
-            value += load(pool + where, (valid & old)[:, None] & inside[None, :]).to(tl.float32)
-        total += value * load(weight + channel * W + j, inside).to(tl.float32)[None, :]
-    total = apply_silu(total, SILU)
-    store(output + token[:, None] * D + channel[None, :], total, valid[:, None] & inside[None, :])
+            held = since + place + (W - 1)  # column of the window
+            window = pool + slot * slot_stride
+            old_mask = (valid & old)[:, None] & inside
+            value += load(window + (channel[None, :] * (W - 1) + held[:, None]), old_mask).to(tl.float32)
+        total += value * load(weight + channel * W + j, channel < D).to(tl.float32)[None, :]
+    at = i[:, None] * D + channel[None, :]
+    store(output + here + at, apply_silu(total, SILU), valid[:, None] & inside)
 
 
 @triton.jit
