@@ -16,10 +16,12 @@ def test_simulate_prints_a_summary_and_writes_frames(capsys, tmp_path):
     shown = capsys.readouterr()
     assert code == 0
     assert "finished" in shown.out
+    assert "gap H - C" in shown.out
     assert "assumed, not measured" in shown.out
     names = {file.name for file in (tmp_path / "run").iterdir()}
     assert names == {
         "requests.csv",
+        "hits.csv",
         "steps.csv",
         "events.csv",
         "checkpoints.csv",
@@ -68,8 +70,10 @@ def test_the_demo_writes_one_whole_offline_page(capsys, tmp_path):
     text = page.read_text()
     assert text.count("<svg") >= 8
     assert "+64 tokens" in text or "576" in text
-    for words in ("sglang#39115", "Provenance", "prefix_relative", "MisplacedStateError", "to repeat"):
+    for words in ("sglang#39115", "Provenance", "prefix_relative", "MisplacedStateError", "To repeat it"):
         assert words in text
+    assert text.count("Provenance: ") == 2 * 4  # of each run: its heading, and its line in the contents
+    assert "4 runs of one trace" in text
     links = re.findall(r'(?:src|href)="([^"#][^"]*)"', text)
     assert [link for link in links if not link.startswith("data:")] == []  # nothing is loaded from elsewhere
     ids = re.findall(r'\sid="([^"]+)"', text)

@@ -27,6 +27,8 @@ FLAGS = [
     "--disable-sync",
 ]
 IDLE = "() => window.jupyterapp?.shell.currentWidget?.sessionContext?.session?.kernel?.status === 'idle'"
+# Where the parts of a clickable picture lie: its front end keeps them on its element for all who look.
+SPOTS = "node => node.spots"
 # Lab asks whether it may fetch news, in a box that covers the lower right corner.
 QUIET = {"fetchNews": "false", "checkForUpdates": False, "doNotDisturbMode": True}
 
@@ -84,6 +86,23 @@ class Visit:
         """Keep a screenshot for somebody to look at."""
         SCREENSHOTS.mkdir(parents=True, exist_ok=True)
         self.page.screenshot(path=SCREENSHOTS / f"{name}.png", full_page=False)
+
+
+def click_spot(visit, picture, key):
+    """Really click the part of a picture whose key begins so, where the widget's own model says that it lies; gives its
+    key. The pointer rests there first, and what is under it is outlined."""
+    spots = picture.evaluate(SPOTS)
+    spot = next(s for s in spots if s[0] == key or s[0].split(",")[0] == key)
+    image = picture.locator("img")
+    image.scroll_into_view_if_needed()
+    box = image.bounding_box()
+    x = box["x"] + box["width"] * (spot[1] + spot[3]) / 2
+    y = box["y"] + box["height"] * (spot[2] + spot[4]) / 2
+    visit.page.mouse.move(x, y)
+    picture.locator(".depthchart-over:not([hidden])").wait_for()
+    assert image.get_attribute("title") == spot[5]
+    visit.page.mouse.click(x, y)
+    return spot[0]
 
 
 @pytest.fixture(scope="session")
@@ -160,7 +179,10 @@ def _environment(home):
         "JUPYTERLAB_SETTINGS_DIR": str(home / "settings")
     }
     paths = [str(ROOT / "toolkit"), str(ROOT / "kernels")]
-    return os.environ | ours | {"PYTHONPATH": os.pathsep.join(paths)}
+    templates = str(
+        ROOT / "toolkit" / "depthchart" / "jupyter"
+    )  # also where this checkout is not what is installed
+    return os.environ | ours | {"PYTHONPATH": os.pathsep.join(paths), "JUPYTER_PATH": templates}
 
 
 def _command(port, home):

@@ -3,6 +3,7 @@
 import re
 
 import pytest
+from tests.browser.conftest import click_spot
 
 pytestmark = pytest.mark.browser
 
@@ -34,10 +35,28 @@ def test_a_case_from_the_index(run_notebook, visit, lab, lab_home, offline):
     root.get_by_role("slider").first.focus()
     page.keyboard.press("Home")
     root.get_by_text("no nodes", exact=False).first.wait_for()
-    root.locator("select").nth(1).select_option("absolute")
+    root.locator("select").nth(1).select_option("rule\xa0absolute")  # the browser gets hard spaces
     root.get_by_text("Sound: every invariant held").wait_for()
+    visit.settle()
+    click_spot(visit, root.locator(".depthchart-clickable"), "1")
+    root.get_by_text("Node 1: what happened to it", exact=False).wait_for()
+    visit.settle()
+    root.locator("select").first.select_option("llamacpp-24035")  # an engine's own way of doing it
+    root.locator("select").nth(1).select_option("as\xa0recorded")
+    root.get_by_text("less is reused than the right answer allows", exact=False).wait_for()
+    assert "engine preset llamacpp-24035" in root.inner_text()
+    visit.settle()
+    visit.picture("case-engine")
+    root.locator("select").first.select_option("vllm-45238-1500")  # a simulated trace
+    root.get_by_text("KV alone [tokens]").wait_for()
+    visit.settle()
+    visit.picture("case-trace")
+    root.locator("select").first.select_option("fla-122")  # nothing to see, in words
+    root.get_by_text("There is no tree to see here", exact=False).wait_for()
+    visit.settle()
+    visit.picture("case-note")
     root.locator("select").first.select_option("split-leaves-state-on-child")
-    root.locator("pre", has_text="split-leaves-state-on-child").wait_for()
+    root.locator("pre", has_text="split-leaves-state-on-child").first.wait_for()
     visit.settle()
     visit.picture("case-other")
 

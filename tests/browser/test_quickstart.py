@@ -88,7 +88,7 @@ class Explorer:
         self._changes(lambda: self.press(slider, key, readout))
 
     def choose(self, rule):
-        self._changes(lambda: self.root.locator("select").select_option(rule))
+        self._changes(lambda: self.root.locator("select").first.select_option(rule))
 
     def _changes(self, act):
         before, start = self.picture.get_attribute("src"), time.perf_counter()

@@ -5,6 +5,7 @@ import re
 from statistics import median
 
 import pytest
+from tests.browser.conftest import click_spot
 
 pytestmark = pytest.mark.browser
 
@@ -62,6 +63,7 @@ def test_time_travel(explorer, offline, visit, lab_home):
     assert "no nodes" in explorer.head.inner_text()
 
     _play(explorer)
+    _click_nodes(explorer)
     explorer.choose(1, 1, "drawn in")
     explorer.choose(2, 1, "what happened to it in the whole run")
     assert "it is made by" in explorer.root.inner_text()
@@ -84,6 +86,25 @@ def test_time_travel(explorer, offline, visit, lab_home):
         page.locator(".jp-OutputArea-output [data-mime-type='application/vnd.jupyter.stderr']").count() == 0
     )
     _read_offline(offline, report)
+
+
+def _click_nodes(explorer):
+    """A click on a node tells its history and chooses it in the drop-down; another one takes it back."""
+    explorer.key("End")
+    picture = explorer.root.locator(".depthchart-clickable")
+    for _ in range(2):
+        spots = picture.evaluate("node => node.spots")
+        key = click_spot(explorer.visit, picture, spots[len(spots) // 2][0])
+        explorer.root.get_by_text(f"Node {key}: what happened to it", exact=False).wait_for()
+        explorer.visit.settle()
+        chosen = explorer.root.locator("select").nth(2)
+        assert chosen.evaluate("node => node.selectedOptions[0].text").split()[:2] == ["node", key]
+        assert picture.locator(".depthchart-chosen").count() == 1
+        explorer.visit.picture("tree-explorer-clicked")
+        click_spot(explorer.visit, picture, key)
+        explorer.root.get_by_text(f"Node {key}: what happened to it", exact=False).wait_for(state="hidden")
+        explorer.visit.settle()
+        explorer.key("ArrowLeft")
 
 
 def _play(explorer):
@@ -153,8 +174,29 @@ def _read_offline(visit, report):
     assert _column(table, "prompt_tokens") == sorted(prompts, reverse=True)
     table.scroll_into_view_if_needed()
     visit.picture("report-table")
+    _dark_and_narrow(visit)
     assert visit.failed == []
     assert visit.outside == []
+
+
+def _dark_and_narrow(visit):
+    """Page and figures follow a dark theme; on a telephone nothing but tables and figures scrolls sideways."""
+    page = visit.page
+    states = page.locator("figure").first.locator("path[style*='--c-kv-edge']").first
+    stroke = "node => getComputedStyle(node).stroke + getComputedStyle(node).fill"
+    light = states.evaluate(stroke)
+    page.emulate_media(color_scheme="dark")
+    assert (
+        page.locator("body").evaluate("node => getComputedStyle(node).backgroundColor") == "rgb(20, 24, 29)"
+    )
+    assert states.evaluate(stroke) != light
+    page.evaluate("() => window.scrollTo(0, 0)")
+    visit.picture("report-dark")
+    page.set_viewport_size({"width": 420, "height": 1000})
+    assert page.evaluate("() => document.documentElement.scrollWidth") <= 420
+    visit.picture("report-narrow")
+    page.locator("[data-film]").scroll_into_view_if_needed()
+    visit.picture("report-narrow-film")
 
 
 def _column(table, name):

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from depthchart.cases.catalogue import KINDS, catalogue, find_case
-from depthchart.cases.outcome import OUTCOMES, _by_name, _simulated, matrix
+from depthchart.cases.outcome import OUTCOMES, _simulated, by_name, matrix
 from depthchart.cli import main
 from depthchart.commands.cases import unexpected
 from depthchart.depth import RULES
@@ -90,12 +90,12 @@ def test_the_engine_of_the_day_shows_the_fault_and_the_next_one_mends_it(case_id
 
 def test_52527_counts_what_was_found_and_thrown_away():
     """floor(40000 / 512) * 512 - 32768 = 7168."""
-    run = _simulated(CASES["vllm-52527"], _by_name("absolute"))
+    run = _simulated(CASES["vllm-52527"], by_name("absolute"))
     assert run.requests["lost_tokens"].tolist() == [0, 7168]
 
 
 def test_27220_three_slots_a_request_run_25_on_75():
-    run = _simulated(CASES["sglang-27220"], _by_name("absolute"))
+    run = _simulated(CASES["sglang-27220"], by_name("absolute"))
     assert run.steps["running"].max() == 75 // 3
 
 

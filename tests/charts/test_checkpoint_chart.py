@@ -7,7 +7,8 @@ from pathlib import Path
 import matplotlib as mpl
 import pandas as pd
 import pytest
-from matplotlib.collections import PathCollection
+from matplotlib.lines import Line2D
+from matplotlib.patches import PathPatch
 from matplotlib.text import Text
 
 from depthchart.charts.checkpoint import checkpoint_chart
@@ -67,11 +68,10 @@ def assert_text_is_clear(figure):
 
 def spots(figure, colour):
     """Pixel positions of the marks that have this face or edge colour."""
-    wanted = mpl.colors.to_rgba(colour)
     found = []
-    for marks in figure.axes[0].findobj(PathCollection):
-        if any(tuple(c) == pytest.approx(wanted) for c in (*marks.get_facecolor(), *marks.get_edgecolor())):
-            found += marks.get_offset_transform().transform(marks.get_offsets()).tolist()
+    for marks in figure.axes[0].findobj(Line2D):
+        if marks.get_linestyle() == "None" and colour in (marks.get_mfc(), marks.get_mec()):
+            found += marks.get_transform().transform(marks.get_xydata()).tolist()
     return found
 
 
@@ -212,7 +212,8 @@ def test_above_max_nodes_the_subtitle_says_how_many_are_shown():
 def test_every_node_has_a_bar_and_every_state_a_mark():
     nodes = random_tree(40, 9)
     drawn = checkpoint_chart(nodes)
-    bars = sum(len(c.get_paths()) for c in drawn.axes[0].collections if type(c).__name__ == "PolyCollection")
+    paths = [patch.get_path() for patch in drawn.axes[0].get_children() if isinstance(patch, PathPatch)]
+    bars = sum(int((path.codes == path.CLOSEPOLY).sum()) for path in paths)
     assert bars == 40 + int(nodes["kv_locks"].gt(0).sum())  # locks are outlines on top
     assert len(spots(drawn, "#007a59")) == int(nodes["status"].eq("state").sum())
     assert len(spots(drawn, "#c94f00")) == int(nodes["status"].eq("misplaced").sum())

@@ -33,7 +33,7 @@ def test_the_last_state_is_shown(saved, tmp_path):
     text = export_notebook(saved, tmp_path / "x.html").read_text()
     assert "64 too many" in text  # checks off: set after the explorer was shown
     assert "step 1 · no nodes" in text
-    assert "rule: <b>prefix_relative</b>" in text
+    assert "under: <b>rule prefix_relative</b>" in text
     assert "stop where an invariant breaks: <b>no</b>" in text
     assert "data:image/svg+xml;base64," in text
     assert "&lt;n&gt;: <b>7</b>" in text

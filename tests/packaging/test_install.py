@@ -39,6 +39,9 @@ def build(target: str, source: Path, out: Path) -> Path:
     return made
 
 
+TEMPLATE = "share/jupyter/voila/templates/depthchart"
+
+
 def fresh_venv(folder: Path, *install: str | Path) -> Path:
     """A new environment with ``install`` in it and nothing fetched; returns its python."""
     venv.create(folder, symlinks=True)
@@ -88,7 +91,11 @@ def test_wheel_command(wheel, tmp_path):
 def test_wheel_holds_both_packages_and_no_more(wheel):
     names = set(zipfile.ZipFile(wheel).namelist())
     assert {"depthchart/py.typed", "depthchart_kernels/py.typed"} <= names
-    assert {name.split("/")[0] for name in names} == {"depthchart", "depthchart_kernels", "depthchart-0.1.0.dist-info"}
+    shared = {name for name in names if name.startswith("depthchart-0.1.0.data/")}
+    rest = {name.split("/")[0] for name in names - shared}
+    assert rest == {"depthchart", "depthchart_kernels", "depthchart-0.1.0.dist-info"}
+    place = f"depthchart-0.1.0.data/data/{TEMPLATE}"
+    assert shared == {f"{place}/conf.json", f"{place}/index.html.j2"}
 
 
 def test_editable_install_leaves_no_copy(tmp_path):
@@ -97,7 +104,10 @@ def test_editable_install_leaves_no_copy(tmp_path):
     assert toolkit == ROOT / "toolkit/depthchart/__init__.py"
     assert kernels == ROOT / "kernels/depthchart_kernels/__init__.py"
     assert data == ROOT / "data"
-    assert not [path for path in (tmp_path / "venv").rglob("depthchart*") if path.is_dir() and path.suffix != ".dist-info"]
+    template = tmp_path / "venv" / TEMPLATE  # where Voilà looks for it
+    assert (template / "index.html.j2").is_file()
+    found = [path for path in (tmp_path / "venv").rglob("depthchart*") if path.is_dir() and path.suffix != ".dist-info"]
+    assert found == [template]
 
 
 def test_source_distribution_is_complete(wheel, tmp_path):

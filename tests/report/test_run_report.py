@@ -119,15 +119,17 @@ def test_stopping_leaves_no_file(run, tmp_path):
 def test_data_of_every_figure(report, run):
     data = {path.name: pd.read_csv(path) for path in report[2].iterdir()}
     assert sorted(data) == [
-        "figure-1-steps.csv", "figure-2-requests.csv", "figure-3-checkpoints.csv", "figure-3-nodes.csv",
-        "figure-4-nodes.csv",
+        "figure-1-steps.csv", "figure-2-requests.csv", "figure-3-hits.csv", "figure-4-checkpoints.csv", "figure-4-nodes.csv",
+        "figure-5-nodes.csv",
     ]  # fmt: skip
     assert tuple(data["figure-1-steps.csv"].columns) == STEPS
     assert len(data["figure-1-steps.csv"]) == len(run.records)
     assert tuple(data["figure-2-requests.csv"].columns) == REQUESTS
     assert data["figure-2-requests.csv"]["reused_tokens"].sum() == run.summary()["reused_tokens"]
-    assert set(NODES) < set(data["figure-3-nodes.csv"].columns)
-    assert len(data["figure-4-nodes.csv"]) == len(run.nodes())
+    hits = data["figure-3-hits.csv"]
+    assert (hits["kv_hit_tokens"] - hits["reused_tokens"]).equals(hits["lost_tokens"])
+    assert set(NODES) < set(data["figure-4-nodes.csv"].columns)
+    assert len(data["figure-5-nodes.csv"]) == len(run.nodes())
 
 
 def test_parquet_needs_pyarrow(run, tmp_path, monkeypatch):

@@ -40,8 +40,11 @@ def test_every_bundled_case_shows_something(explorer):
     for name in explorer.case.options:
         explorer.case.value = name
         assert explorer.message.value == ""
-        assert bool(explorer.script.expect) == ("as the script expects" in explorer.verdict.value)
-        assert explorer.strict.value == explorer.script.strict
+        script = explorer.stage.script
+        assert bool(script and script.expect) == ("as the script expects" in explorer.verdict.value)
+        assert explorer.strict.value == bool(explorer.stage.strict)
+        assert bool(explorer.moments) == bool(explorer.stage.entries)
+        assert explorer.story.value or "no tree to see here" in explorer.verdict.value
 
 
 def test_the_catalogue_agrees_with_what_is_shown(explorer):
@@ -58,9 +61,62 @@ def test_the_catalogue_agrees_with_what_is_shown(explorer):
         ):  # others are presets
             explorer.rule.value = rule
             assert explorer.message.value == ""
-            assert explorer.script.rule == rule
-            broken = bool(explorer.result["violations"] or explorer.result["error"])
-            assert broken == (expected["outcome"] in ("wrong state", "crash", "leak")), (case.id, rule)
+            assert explorer.stage.under == rule
+            assert bool(explorer.stage.faults) == (expected["outcome"] in ("wrong state", "crash", "leak")), (
+                case.id,
+                rule,
+            )
+
+
+@pytest.mark.parametrize(
+    ("case", "engine", "said"),
+    [
+        (
+            "llamacpp-24035",
+            "llamacpp-24035",
+            "less is reused than the right answer allows: 0 tokens reused for 9676",
+        ),
+        ("llamacpp-24035", "llamacpp", "Right: what the case asks for came out"),
+        ("vllm-51113-run", "vllm-align-before-51113", "Wrong state"),
+        ("vllm-25752", "vllm-all", "Right: what the case asks for came out"),
+        ("vllm-25752", "vllm_align", "0 tokens reused for 528"),
+        ("sglang-39115", "sglang", "Right: what the case asks for came out"),
+    ],
+)
+def test_engines_are_offered_and_come_out_as_the_catalogue_says(explorer, case, engine, said):
+    explorer.case.value = case
+    assert ("engine " if "_" not in engine else "rule ") + engine in dict(explorer.rule.options)
+    explorer.rule.value = engine
+    assert said in explorer.verdict.value
+    assert ("engine preset" if "_" not in engine else "rule") in explorer.intro.value
+    flag = "--preset" if "_" not in engine else "--rule"
+    assert f"depthchart cases run {case} {flag} {engine}" in explorer.repeat.value
+
+
+def test_a_trace_case_shows_its_requests_and_its_tree(explorer):
+    """vllm#45238: of 64 prompts that share 1,500 tokens the rule reuses none, of blocks of 528 two could be."""
+    explorer.case.value = "vllm-45238-1500"
+    assert "KV alone [tokens]" in explorer.story.value
+    assert "<svg" in bytes(explorer.pane.picture.value).decode()
+    assert " s ·" in explorer.pane.head.value  # a trace has a clock
+    assert explorer.strict.layout.display == "none"  # nothing here stops at an invariant
+
+
+def test_a_note_says_where_it_is_shown(explorer):
+    explorer.case.value = "fla-122"
+    assert "tests/kernels/test_public_cases.py::test_fla_122" in explorer.verdict.value
+    assert explorer.pane not in explorer.body.children
+    explorer.case.value = "sglang-39436"
+    assert "host tier" in explorer.verdict.value
+
+
+def test_a_click_on_a_node_tells_its_history(explorer):
+    key = explorer.pane.picture.spots[0][0]
+    explorer.pane.picture.click(key)
+    assert f"Node {key}: what happened to it" in explorer.pane.past.value
+    assert explorer.pane.picture.chosen == [key]
+    explorer.pane.picture.click(key)
+    assert explorer.pane.past.value == ""
 
 
 def test_a_rule_that_fails_is_told_in_words(explorer, own_rules):
@@ -70,7 +126,7 @@ def test_a_rule_that_fails_is_told_in_words(explorer, own_rules):
     def explodes(geometry, prefix, end, branch):
         raise ZeroDivisionError("by <nought>")
 
-    explorer.rule.options = [*explorer.rule.options, "explodes"]
+    explorer.rule.options = [*explorer.rule.options, ("rule explodes", "explodes")]
     explorer.rule.value = "explodes"
     shown = explorer.verdict.value + explorer.message.value
     assert "RuleError" in shown

@@ -15,7 +15,7 @@ def explorer():
 
 @pytest.fixture(autouse=True)
 def at_the_seed(explorer):
-    for control, value in zip(explorer.controls, (64, 8, 64, "prefix_relative"), strict=True):
+    for control, value in zip(explorer.controls, (64, 8, 64, "prefix_relative", 1, 8192), strict=True):
         control.value = value
 
 
@@ -45,6 +45,7 @@ def test_another_rule_mends_it(explorer):
         ("page", 128, "tree page <b>1,024</b>"),
         ("dcp", 1, "tree page <b>64</b>"),
         ("chunk", 256, "cache chunk <b>256</b>"),
+        ("pool", 2, "tree page <b>1,024</b>"),
     ],
 )
 def test_every_slider_changes_the_picture(explorer, control, value, grids):
@@ -52,6 +53,39 @@ def test_every_slider_changes_the_picture(explorer, control, value, grids):
     getattr(explorer, control).value = value
     assert picture(explorer) != before
     assert grids in explorer.grids.value
+
+
+def test_a_small_prefill_budget_cuts_the_prompt(explorer):
+    assert explorer.decisions.value.count("604") > 0
+    explorer.prefill.value = 256
+    steps = [row[1] for row in explorer.path.rows()[1:]]
+    assert all(
+        int(b.replace(",", "")) - int(a.replace(",", "")) <= 256 for a, b in (s.split(" to ") for s in steps)
+    )
+    assert "chunked_prefill_size=256" in explorer.repeat.value
+
+
+def test_the_page_decides_the_theme(explorer):
+    assert "#14181d" not in picture(explorer)
+    explorer.picture.dark = True  # as the front end says
+    assert "#14181d" in picture(explorer)
+    explorer.picture.dark = False
+    assert "#14181d" not in picture(explorer)
+    asked = geometry_explorer(theme="dark")
+    assert "#14181d" in picture(asked)
+    with pytest.raises(ValueError, match="theme='drak': must be one of auto, light, dark; nearest: 'dark'"):
+        geometry_explorer(theme="drak")
+
+
+def test_what_is_shown_can_be_repeated(explorer):
+    from html import unescape
+
+    lines = unescape(
+        explorer.repeat.value.split("<pre", 1)[1].split(">", 1)[1].split("</pre>")[0]
+    ).splitlines()
+    given = {}
+    exec("\n".join([*lines[:-1], f"again = {lines[-1]}"]), given)
+    assert given["again"].verdict == explorer.path.verdict
 
 
 def test_each_change_draws_once(explorer, monkeypatch):

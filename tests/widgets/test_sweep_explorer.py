@@ -66,6 +66,68 @@ def test_a_configuration_opens_as_a_run(explorer):
     assert tree.pane.geometry.page_size == config["page_size"]
 
 
+def test_a_click_on_a_cell_opens_the_best_of_its_configurations(explorer):
+    run(explorer.start)
+    frame = explorer._frame
+    key = next(spot[0] for spot in explorer.heat.spots if len(spot[0].split(",")) > 1)
+    rows = [int(label) for label in key.split(",")]
+    drawn = [name for name in RANGES if frame.loc[rows, name].nunique() == 1]
+    alike = frame[(frame[drawn] == frame.loc[rows[0], drawn]).all(axis=1)]
+    assert sorted(alike.index) == sorted(rows)  # all that share what the map shows, and no other
+    explorer.heat.click(key)
+    explorer.opener.wait(60)
+    (tree,) = explorer.run.children
+    best = frame.loc[rows, "reuse"].idxmax()
+    assert explorer.pick.value == best
+    assert tree.pane.geometry.page_size == frame.loc[best, "page_size"]
+    assert explorer.heat.chosen == [key]
+    assert explorer.table.chosen == explorer.front.chosen == [str(row) for row in sorted(rows)]
+
+
+def test_points_and_rows_open_their_own_configuration(explorer):
+    run(explorer.start)
+    assert sorted(int(spot[0]) for spot in explorer.front.spots) == list(range(16))
+    explorer.front.click("9")
+    explorer.opener.wait(60)
+    assert explorer.pick.value == 9
+    assert f"page_size={explorer.configs[9]['page_size']}" in explorer.opener.message.value
+    assert explorer.table.html.count("<tr data-key=") == 16
+    explorer.table.click("4")
+    explorer.opener.wait(60)
+    assert explorer.run.children[0].pane.geometry.page_size == explorer.configs[4]["page_size"]
+
+
+def test_another_click_stops_the_run_under_way(explorer, monkeypatch):
+    import depthchart.widgets.sweeping as module
+
+    run(explorer.start)
+    simulate, seen = module.simulate, []
+
+    def slow(trace, geometry, **settings):
+        seen.append(geometry.page_size)
+        if len(seen) == 1:
+            for _ in range(600):
+                time.sleep(0.02)
+                settings["cost"].advance(1, 2)
+        return simulate(trace, geometry, **settings)
+
+    monkeypatch.setattr(module, "simulate", slow)
+    explorer.table.click("3")
+    time.sleep(0.2)
+    explorer.table.click("5")
+    explorer.opener.wait(60)
+    assert seen == [explorer.configs[3]["page_size"], explorer.configs[5]["page_size"]]
+    assert f"page_size={explorer.configs[5]['page_size']}" in explorer.opener.message.value
+    assert not explorer.opener.start.disabled
+
+
+def test_the_list_alone_shows_where_it_lies(explorer):
+    run(explorer.start)
+    explorer.pick.value = 6
+    assert explorer.table.chosen == ["6"]
+    assert [key for key in explorer.heat.chosen if "6" in key.split(",")] == explorer.heat.chosen != []
+
+
 def test_stopping_leaves_what_was_there(explorer, monkeypatch):
     import depthchart.sweep_task as task
 

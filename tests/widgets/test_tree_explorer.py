@@ -63,7 +63,7 @@ def test_the_depth_axis_stays_while_the_tree_grows(explorer):
 
     def ticks(at):
         explorer.slider.value = at
-        axis = picture(explorer).split('id="matplotlib.axis_1"')[1].split('id="matplotlib.axis_2"')[0]
+        axis = picture(explorer).split('id="matplotlib.axis_1"')[1].split('id="patch_')[0]
         return re.findall(r">([\d,.k]+)</text>", axis)
 
     wanted = ["0", "2,000", "4,000", "6,000", "8,000", "10k", "12k", "14k", "16k", "18k"]
@@ -139,6 +139,38 @@ def test_an_error_is_shown_in_words(explorer, monkeypatch):
     monkeypatch.undo()
     explorer.slider.value = 3
     assert explorer.message.value == ""
+
+
+def test_a_click_on_a_node_tells_its_history_and_another_takes_it_back(explorer):
+    key = explorer.pane.picture.spots[0][0]
+    explorer.pane.picture.click(key)
+    assert explorer.node.value == int(key)
+    assert f"Node {key}: what happened to it in the whole run" in explorer.pane.past.value
+    assert explorer.pane.picture.chosen == [key]
+    explorer.pane.picture.click(key)
+    assert explorer.node.value == 0
+    assert explorer.pane.picture.chosen == []
+
+
+def test_every_node_can_be_clicked_where_it_is_drawn(explorer):
+    """Spots are in the order and at the depth of the bars: their share of the axis is that of the tokens."""
+    explorer.slider.value = explorer.slider.max
+    nodes = explorer.rewind.at(explorer.moment.count).nodes
+    spots = {int(key): (left, right) for key, left, _, right, _, _ in explorer.pane.picture.spots}
+    assert set(spots) == set(nodes)
+    (a, b) = sorted(nodes.values(), key=lambda n: n.end)[:: len(nodes) - 1]
+    scale = (spots[b.node_id][1] - spots[a.node_id][1]) / (b.end - a.end)
+    for node in nodes.values():
+        left, right = spots[node.node_id]
+        assert right - left == pytest.approx((node.end - node.start) * scale, abs=1e-6)
+
+
+def test_it_says_how_to_repeat_the_run(explorer):
+    text = next(
+        part.value for part in explorer.children if "To repeat this run" in getattr(part, "value", "")
+    )
+    assert "depthchart simulate agentic --rule prefix_relative --limit 150" in text
+    assert "--no-strict" in text
 
 
 def test_dark(run):

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
-from typing import Any, Final, NamedTuple
+from dataclasses import dataclass, replace
+from difflib import get_close_matches
+from typing import Any, Final, NamedTuple, TypeVar
 
 from depthchart.depth import RULES, Rule
 from depthchart.events import Aborted, Donated, Finished, Matched, NodeAdded, Rejected, StateDropped
@@ -21,7 +22,9 @@ from depthchart.tokens import Ids, PrefixIndex, Text
 from depthchart.traces.overlap import PrefixTree
 from depthchart.traces.trace import Trace, TraceRequest, canonical, slice_runs
 
-__all__ = ["REASONS", "Account", "Explanation", "Trial", "explain", "try_changes"]
+__all__ = ["REASONS", "Account", "Explanation", "Meeting", "Trial", "explain", "meeting", "try_changes"]
+
+_T = TypeVar("_T")
 
 REASONS: Final[Mapping[str, str]] = {
     "never_seen": "never seen before",
@@ -116,15 +119,7 @@ class Explanation:
 
     def account(self, request: str) -> Account:
         """One request's account; ValueError with the nearest id where there is none."""
-        known = {one.request: one for one in self.requests}
-        if request in known:
-            return known[request]
-        from difflib import get_close_matches
-
-        near = get_close_matches(request, known, n=1, cutoff=0.0)
-        raise ValueError(
-            f"request={request!r}: is not in the trace" + (f"; nearest: {near[0]!r}" if near else "")
-        )
+        return _known(request, {one.request: one for one in self.requests})
 
     def facts(self) -> dict[str, Any]:
         """Sums, as JSON takes them."""
@@ -196,6 +191,45 @@ def explain(
         serve(trace, geometry, chosen, **pools, **policies, index=ids, watch=ledger)
     settings = {"rule": chosen.name, **pools, **policies, "concurrent": concurrent}
     return Explanation(tuple(ledger.all_accounts()), geometry, settings)
+
+
+class Meeting(NamedTuple):
+    """Two requests alone on an empty cache: they part after ``shared_tokens``; the first leaves states at ``depths``;
+    ``account`` is what the second can make of them."""
+
+    shared_tokens: int
+    depths: tuple[int, ...]
+    account: Account
+
+
+def meeting(
+    trace: Trace, first: str, second: str, geometry: Geometry, rule: str | Rule = "absolute", **settings: Any
+) -> Meeting:
+    """Where two requests of a trace part, and which checkpoint serves the second (``settings``: those of ``serve``).
+
+    Raises ValueError, naming the nearest, for an id that is not in the trace.
+    """
+    known = {request.request_id: request for request in trace}
+    pair = [replace(_known(name, known), after=None) for name in (first, second)]
+    depths: list[int] = []
+
+    def note(event: object) -> None:
+        if isinstance(event, Donated):
+            depths.append(event.node_end)
+
+    serve(pair[:1], geometry, rule, **settings, watch=note)
+    made = explain(replace(trace, requests=tuple(pair)), geometry, rule, **settings)
+    account = made.account(second)
+    return Meeting(account.seen_tokens, tuple(sorted(set(depths))), account)
+
+
+def _known(request: str, known: Mapping[str, _T]) -> _T:
+    if request in known:
+        return known[request]
+    near = get_close_matches(request, known, n=1, cutoff=0.0)
+    raise ValueError(
+        f"request={request!r}: is not in the trace" + (f"; nearest: {near[0]!r}" if near else "")
+    )
 
 
 def checkpoint_grid(rule: Rule, geometry: Geometry) -> int:
@@ -350,8 +384,6 @@ _Change = tuple[str, str, Geometry, str, int, int, dict[str, Any]]
 
 
 def _changes(g: Geometry, name: str, kv: int, slots: int) -> Iterable[_Change]:
-    from dataclasses import replace
-
     for field in ("page_size", "chunked_prefill_size"):
         for part in (2, 4, 8):
             value = getattr(g, field) // part

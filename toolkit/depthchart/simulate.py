@@ -11,7 +11,7 @@ from depthchart.cache.worth import Worth
 from depthchart.cost import CostModel, LinearCost
 from depthchart.depth import Rule, rule_of
 from depthchart.errors import DepthchartError, InvariantError, one_of
-from depthchart.events import EventLog
+from depthchart.events import Arrived, EventLog, Matched
 from depthchart.geometry import Geometry
 from depthchart.provenance import provenance
 from depthchart.run import Fault, Run
@@ -19,6 +19,7 @@ from depthchart.scheduler.executor import Batch, StepResult
 from depthchart.scheduler.loop import Scheduler
 from depthchart.scheduler.reserve import OutputReserve
 from depthchart.tokens import PrefixIndex, Runs, slice_runs
+from depthchart.traces.overlap import seen_prefixes
 from depthchart.traces.trace import Trace, TraceRequest
 
 __all__ = ["Arrivals", "SimulatedExecutor", "simulate"]
@@ -127,9 +128,19 @@ def simulate(
         "strict": strict,
     }
     run = Run(geometry, settings, log, trace.source, model.assumptions, provenance(), notes=list(trace.notes))
+    run.loaded = dict(trace.loaded)
     _drive(scheduler, trace, arrivals, run, progress)
     run.violations = memory.violations(scheduler.lifecycle.holdings(), misplaced=strict)
+    run.seen = _seen(trace, log)
     return run
+
+
+def _seen(trace: Trace, log: EventLog) -> dict[str, int]:
+    """Leading prompt tokens that an earlier request has computed, of any that was admitted before: what an unbounded,
+    instant cache reuses. Those that were never admitted come last, so that they count for nobody."""
+    requests = {request.request_id: request for request in trace}
+    order = list(dict.fromkeys(event.request for kind in (Matched, Arrived) for event in log.of(kind)))
+    return dict(zip(order, seen_prefixes(requests[name] for name in order), strict=True))
 
 
 class SimulatedExecutor:

@@ -83,6 +83,8 @@ def _widget(model_id: str, models: Mapping[str, Any]) -> str:
             return str(values.get("value", ""))
         case "Image":
             return _image(model)
+        case "Any":  # our own pictures and tables
+            return _image(model) or str(values.get("html", ""))
         case "VBox" | "HBox" | "Box":
             inside = "".join(_widget(_id(child), models) for child in values.get("children", ()))
             how = (
@@ -112,7 +114,7 @@ def _control(values: Mapping[str, Any]) -> str:
 def _image(model: Mapping[str, Any]) -> str:
     for buffer in model.get("buffers", ()):
         if buffer["path"] == ["value"] and buffer["data"]:
-            kind = model["state"].get("format", "png")
+            kind = model["state"].get("format", "svg+xml")
             data = buffer["data"].replace("\n", "")
             return f'<div><img alt="" style="max-width:960px;width:100%" src="data:image/{kind};base64,{data}"></div>'
     return ""

@@ -245,7 +245,7 @@ ORDERS: dict[str, Callable[[Outlook], LeafOrder]] = {
     "gain": lambda outlook: ScanOrder(outlook.gains_per_token),
 }
 """All orders by name: those of POLICIES, s3fifo, size (GreedyDual-Size-Frequency), flops (Marconi) and gain (the
-least work that a state is expected to save, for the KV that it takes)."""
+fewest tokens that a state is expected to save, for the KV that it takes)."""
 
 
 def leaf_order(policy: str, outlook: Outlook) -> LeafOrder:

@@ -23,7 +23,7 @@ from depthchart.traces.trace import Trace, TraceRequest
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["OUTCOMES", "Outcome", "case_frames", "matrix", "outcome_table", "run_case"]
+__all__ = ["OUTCOMES", "Outcome", "by_name", "case_frames", "case_run", "matrix", "outcome_table", "run_case"]
 
 OUTCOMES = ("ok", "wrong state", "crash", "leak", "no reuse", "not run")
 """crash: a check that engines have would stop it (freed ranges share a page), or nothing could go on; no reuse: sound,
@@ -42,7 +42,7 @@ class Outcome(NamedTuple):
 
 def run_case(case: Case, name: str) -> Outcome:
     """One case under one rule or preset. Raises ValueError for a name that is neither."""
-    chosen = _by_name(name)
+    chosen = by_name(name)
     return {
         "extends": _extends,
         "script": _script,
@@ -65,8 +65,8 @@ def matrix(
     }
 
 
-def _by_name(name: str) -> Preset:
-    """A preset, or a rule as one that sets nothing else."""
+def by_name(name: str) -> Preset:
+    """A preset, or a rule as one that sets nothing else; raises ValueError for a name that is neither."""
     if name in RULES:
         rule = RULES[name]
         return Preset(name, rule.summary, "", lambda g, kv, slots: rule)
@@ -77,13 +77,18 @@ def _by_name(name: str) -> Preset:
 
 
 def outcome_table(found: Mapping[str, Mapping[str, Outcome]] | None = None) -> pd.DataFrame:
-    """A matrix as a frame of outcomes: cases down, rules across. Needs pandas."""
+    """A matrix as a frame of outcomes: cases down; across the rules that all ran under, then what each case's own
+    presets made of it. Needs pandas."""
     import pandas as pd
 
     rows = matrix() if found is None else found
-    return pd.DataFrame(
-        {case: {rule: one.outcome for rule, one in row.items()} for case, row in rows.items()}
-    ).T
+    names = [name for name in next(iter(rows.values()), {}) if all(name in row for row in rows.values())]
+    table = {case: {name: row[name].outcome for name in names} for case, row in rows.items()}
+    for case, row in rows.items():
+        table[case]["its presets"] = ", ".join(
+            f"{name}: {one.outcome}" for name, one in row.items() if name not in names
+        )
+    return pd.DataFrame(table).T
 
 
 def case_frames(case: Case | str, rule: str) -> tuple[pd.DataFrame, pd.DataFrame, Geometry]:
@@ -98,9 +103,9 @@ def case_frames(case: Case | str, rule: str) -> tuple[pd.DataFrame, pd.DataFrame
         case = find_case(case)
 
     if case.kind == "script":
-        log = _replayed(case, _by_name(rule)).log
+        log = _replayed(case, by_name(rule)).log
     elif case.kind == "trace":
-        log = _simulated(case, _by_name(rule)).log
+        log = _simulated(case, by_name(rule)).log
     else:
         raise ValueError(f"case {case.id!r} is of kind {case.kind!r}: only scripts and traces leave a tree")
     return frames.nodes(redraw(log)), frames.checkpoints(log), Geometry(**case.geometry)
@@ -164,6 +169,11 @@ def _replayed(case: Case, bundle: Preset) -> _Replayed:
     }
     run = Replay(load_script(script, case.id))
     return _Replayed(run.run(), run.log)
+
+
+def case_run(case: Case, name: str) -> Run:
+    """A trace case as a run under a rule or preset."""
+    return _simulated(case, by_name(name))
 
 
 def _simulated(case: Case, bundle: Preset) -> Run:

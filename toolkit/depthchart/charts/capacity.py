@@ -7,7 +7,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from depthchart.charts.layout import require_columns
-from depthchart.charts.style import Palette, figure, style
+from depthchart.charts.style import DEFAULT, Palette, figure, style
 
 __all__ = ["capacity_chart"]
 
@@ -18,7 +18,7 @@ def capacity_chart(
     share: float,
     balance: float,
     title: str | None = None,
-    theme: str = "light",
+    theme: str = DEFAULT,
 ) -> Figure:
     """Left: the running requests that each pool holds; right: checkpoints of a full KV pool against slots.
 

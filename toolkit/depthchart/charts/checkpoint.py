@@ -6,7 +6,6 @@ from collections.abc import Collection
 
 import pandas as pd
 from matplotlib.axes import Axes
-from matplotlib.collections import LineCollection
 from matplotlib.figure import Figure
 
 from depthchart.charts.depths import Ruler, axis_step, depth_text, geometry_text, rulers
@@ -15,14 +14,13 @@ from depthchart.charts.legend import Legend, footnotes
 from depthchart.charts.marks import Marks, collect_marks
 from depthchart.charts.placing import Room, fit_text, text_width
 from depthchart.charts.sheet import ROW, TEXT, Sheet
-from depthchart.charts.style import Palette, figure, style
+from depthchart.charts.strokes import Segment, add_lines
+from depthchart.charts.style import DEFAULT, Palette, figure, style
 from depthchart.geometry import Geometry
 
 __all__ = ["checkpoint_chart"]
 
 LESSER = TEXT + 0.5
-
-Segment = list[tuple[float, float]]
 
 
 def checkpoint_chart(
@@ -31,7 +29,7 @@ def checkpoint_chart(
     geometry: Geometry | None = None,
     *,
     title: str | None = None,
-    theme: str = "light",
+    theme: str = DEFAULT,
     max_nodes: int = 200,
     window: tuple[float, float] | None = None,
     highlight: Collection[int] = (),
@@ -77,7 +75,7 @@ def checkpoint_chart(
 
 def _axis(ax: Axes, sheet: Sheet, unit: int) -> None:
     ax.set(xlim=(sheet.low, sheet.high), ylim=(sheet.plot_height, 0), xlabel="token depth (tokens)")
-    ax.set_yticks([])
+    ax.yaxis.set_visible(False)
     ax.spines["left"].set_visible(False)
     step = axis_step(sheet.high - sheet.low, sheet.plot_width, unit)
     ticks = range(int(-(-sheet.low // step) * step), int(sheet.high) + 1, step)
@@ -95,8 +93,8 @@ def _rulers(ax: Axes, sheet: Sheet, rows: list[Ruler], c: Palette) -> None:
         if ruler.name == "tree page":
             faint += [[(tick, sheet.head), (tick, sheet.plot_height)] for tick in ticks]
         _row_name(ax, sheet, ruler.label, y, c)
-    ax.add_collection(LineCollection(faint, colors=c.grid, linewidths=0.6, zorder=0), autolim=False)
-    ax.add_collection(LineCollection(marks, colors=c.muted, linewidths=0.7), autolim=False)
+    add_lines(ax, faint, ec=c.grid, lw=0.6, zorder=0)
+    add_lines(ax, marks, ec=c.muted, lw=0.7)
 
 
 def _cuts(ax: Axes, sheet: Sheet, marks: Marks, c: Palette) -> None:
@@ -107,7 +105,7 @@ def _cuts(ax: Axes, sheet: Sheet, marks: Marks, c: Palette) -> None:
         y = (at + 0.6) * ROW
         lines: list[Segment] = [[(depth, y - 3.5), (depth, y + 3.5)] for depth in depths]
         lines.append([(depths[0], y), (depths[-1], y)])
-        ax.add_collection(LineCollection(lines, colors=c.ink, linewidths=1), autolim=False)
+        add_lines(ax, lines, ec=c.ink, lw=1)
         _row_name(ax, sheet, f"prefill steps of {request}", y, c)
         for depth in depths:
             room.take((sheet.x(depth) - 1, y - 4, sheet.x(depth) + 1, y + 4))
@@ -116,7 +114,10 @@ def _cuts(ax: Axes, sheet: Sheet, marks: Marks, c: Palette) -> None:
                 continue  # the axis has a nought of its own
             text, x = f"{depth:,}", sheet.x(depth)
             width = text_width(text, TEXT) + 2
-            spot = room.first_free((left, y - 4, left + width, y + 4) for left in (x + 2, x - 2 - width))
+            sides = [x + 2, x - 2 - width]
+            if any(0 < sheet.x(other) - x < width + 3 for other in depths):
+                sides.reverse()  # or it would stand beyond the next depth
+            spot = room.first_free((left, y - 4, left + width, y + 4) for left in sides)
             if spot is not None:
                 ax.text(sheet.depth(spot[0] + 1), y, text, size=TEXT, va="center_baseline",
                         bbox={"fc": c.paper, "ec": "none", "pad": 0.4})  # fmt: skip

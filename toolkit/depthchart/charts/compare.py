@@ -12,7 +12,7 @@ from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from depthchart.charts.depths import depth_text
 from depthchart.charts.layout import require_columns
-from depthchart.charts.style import figure, style
+from depthchart.charts.style import DEFAULT, figure, style
 
 __all__ = ["MOST_RUNS", "compare_chart"]
 
@@ -25,7 +25,7 @@ def compare_chart(
     stopped_s: Mapping[str, float] | None = None,
     *,
     title: str | None = None,
-    theme: str = "light",
+    theme: str = DEFAULT,
 ) -> Figure:
     """Cumulative reused tokens, and tokens found but thrown away, against the time of admission (seconds).
 

@@ -7,13 +7,13 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from depthchart.charts.layout import require_columns
-from depthchart.charts.style import figure, style
+from depthchart.charts.style import DEFAULT, figure, style
 from depthchart.columns import DCP
 
 __all__ = ["dcp_chart"]
 
 
-def dcp_chart(frame: pd.DataFrame, *, title: str | None = None, theme: str = "light") -> Figure:
+def dcp_chart(frame: pd.DataFrame, *, title: str | None = None, theme: str = DEFAULT) -> Figure:
     """Three panels of bars, one bar for each DCP size (a frame of columns.DCP).
 
     Raises ValueError for missing columns.

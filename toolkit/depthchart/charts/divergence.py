@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
 from depthchart.charts.layout import require_columns
-from depthchart.charts.style import Palette, figure, style
+from depthchart.charts.style import DEFAULT, Palette, figure, style
 from depthchart.columns import DIVERGENCE, PRECISION
 
 __all__ = ["divergence_chart", "precision_chart", "token_chart"]
@@ -28,7 +28,7 @@ def divergence_chart(
     *,
     tolerance: float | None = 1e-4,
     title: str | None = None,
-    theme: str = "light",
+    theme: str = DEFAULT,
 ) -> Figure:
     """The largest difference of logits against the position in the text (tokens), on a log axis.
 
@@ -73,7 +73,7 @@ def token_chart(
     right: Sequence[int],
     *,
     title: str | None = None,
-    theme: str = "light",
+    theme: str = DEFAULT,
 ) -> Figure:
     """Sampled tokens, one row for each run under the right ones; a token that differs is filled.
 
@@ -115,7 +115,7 @@ def token_chart(
     return fig
 
 
-def precision_chart(frame: pd.DataFrame, *, title: str | None = None, theme: str = "light") -> Figure:
+def precision_chart(frame: pd.DataFrame, *, title: str | None = None, theme: str = DEFAULT) -> Figure:
     """Divergence after n reuses of stored checkpoints, a line for each dtype: difference of logits (largest, log
     axis), and the share of positions with the same greedy token. Lines are medians, bands the range over seeds.
 

@@ -11,7 +11,7 @@ from matplotlib.ticker import FuncFormatter, NullLocator, PercentFormatter
 
 from depthchart.charts.depths import depth_text
 from depthchart.charts.layout import require_columns
-from depthchart.charts.style import figure, style
+from depthchart.charts.style import DEFAULT, figure, style, theme_name
 
 __all__ = ["KERNEL_COLUMNS", "kernel_chart"]
 
@@ -27,7 +27,7 @@ _LINES = ("-", "--", ":", "-.")
 _MARKS = ("o", "s", "D", "^", "v")
 
 
-def kernel_chart(rows: pd.DataFrame, *, title: str | None = None, theme: str = "light") -> Figure:
+def kernel_chart(rows: pd.DataFrame, *, title: str | None = None, theme: str = DEFAULT) -> Figure:
     """Throughput (tokens/s) and share of the roofline against the chunk width (tokens).
 
     ``rows`` is a table of ``depthchart_kernels.bench``, one row a case: the fastest round is the mark, the thin line below
@@ -40,7 +40,7 @@ def kernel_chart(rows: pd.DataFrame, *, title: str | None = None, theme: str = "
     with style(theme) as c:
         fig = figure(10, 4, theme=theme)
         speed, share = fig.subplots(1, 2)
-        colours = _COLOURS[theme]
+        colours = _COLOURS[theme_name(theme)]
         styles = dict(zip(sorted(shown["snapshots"].unique()), _LINES, strict=False))
         for op, cases in shown.groupby("op", sort=True):
             at = _OPS.index(op) if op in _OPS else len(_OPS)

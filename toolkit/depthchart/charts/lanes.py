@@ -5,12 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 from matplotlib.axes import Axes
-from matplotlib.collections import Collection, LineCollection, PolyCollection
 
 from depthchart.charts.legend import marker_styles
 from depthchart.charts.marks import Marks, Misplaced
 from depthchart.charts.placing import Room, fit_text, text_width
 from depthchart.charts.sheet import TEXT, Sheet
+from depthchart.charts.spots import mark_spot
+from depthchart.charts.strokes import Box, add_boxes, add_lines, add_marks
 from depthchart.charts.style import Palette
 
 __all__ = ["draw_lanes"]
@@ -41,39 +42,42 @@ def draw_lanes(ax: Axes, marks: Marks, sheet: Sheet, c: Palette) -> None:
 
 
 def _bars(ax: Axes, nodes: list[dict[str, Any]], sheet: Sheet, c: Palette) -> None:
-    kv: list[Any] = []
-    tombs: list[Any] = []
-    locked: list[Any] = []
+    kv: list[Box] = []
+    tombs: list[Box] = []
+    locked: list[Box] = []
     for node in nodes:
-        a, b, y, half = node["start_tokens"], node["end_tokens"], sheet.y(node["lane"]), sheet.half
-        box = [(a, y - half), (b, y - half), (b, y + half), (a, y + half)]
+        y, half = sheet.y(node["lane"]), sheet.half
+        box = (node["start_tokens"], y - half, node["end_tokens"], y + half)
         (tombs if node["status"] == "tombstone" else kv).append(box)
         if node["kv_locks"]:
             locked.append(box)
-    if kv:
-        _add(ax, PolyCollection(kv, facecolors=c.kv, edgecolors=c.kv_edge, linewidths=0.7, zorder=2))
-    if tombs:
-        hatched = PolyCollection(tombs, facecolors=c.paper, edgecolors=c.tombstone, linewidths=0.7, zorder=2)
-        hatched.set_hatch("////")
-        _add(ax, hatched)
-    if locked:
-        thick = min(1.8, sheet.pitch / 4)
-        _add(ax, PolyCollection(locked, facecolors="none", edgecolors=c.locked, linewidths=thick, zorder=3))
+        mark_spot(ax, str(node["node_id"]), box, _tip(node))
+    add_boxes(ax, kv, fc=c.kv, ec=c.kv_edge, lw=0.7, zorder=2)
+    add_boxes(ax, tombs, fc=c.paper, ec=c.tombstone, lw=0.7, zorder=2, hatch="////")
+    add_boxes(ax, locked, fc="none", ec=c.locked, lw=min(1.8, sheet.pitch / 4), zorder=3)
+
+
+def _tip(node: dict[str, Any]) -> str:
+    return (
+        f"node {node['node_id']}, tokens {node['start_tokens']:,} to {node['end_tokens']:,}, {node['status']}"
+        + (f", made by {node['request']}" if node["request"] else "")
+    )
 
 
 def _frames(ax: Axes, nodes: list[dict[str, Any]], sheet: Sheet, c: Palette) -> None:
     """A frame around each of the nodes, a little off its bar."""
     air, width = min(2.6, sheet.pitch * 0.16), 2.2 * (sheet.high - sheet.low) / sheet.plot_width
-    boxes: list[Any] = []
-    for node in nodes:
-        a, b = node["start_tokens"] - width, node["end_tokens"] + width
-        top, bottom = sheet.y(node["lane"]) - sheet.half - air, sheet.y(node["lane"]) + sheet.half + air
-        boxes.append([(a, top), (b, top), (b, bottom), (a, bottom)])
-    if boxes:
-        thick = min(1.2, sheet.pitch / 6)
-        how: dict[str, Any] = {"edgecolors": c.ink, "linestyles": [DASHES], "linewidths": thick, "zorder": 4}
-        frame = PolyCollection(boxes, facecolors="none", **how)
-        _add(ax, frame)
+    far = sheet.half + air
+    boxes = [
+        (
+            n["start_tokens"] - width,
+            sheet.y(n["lane"]) - far,
+            n["end_tokens"] + width,
+            sheet.y(n["lane"]) + far,
+        )
+        for n in nodes
+    ]
+    add_boxes(ax, boxes, fc="none", ec=c.ink, ls=DASHES, lw=min(1.2, sheet.pitch / 6), zorder=4)
 
 
 def _lines(ax: Axes, marks: Marks, nodes: list[dict[str, Any]], sheet: Sheet, c: Palette) -> None:
@@ -85,16 +89,9 @@ def _lines(ax: Axes, marks: Marks, nodes: list[dict[str, Any]], sheet: Sheet, c:
     ]
     rows = [[(a, sheet.y(lane)), (b, sheet.y(lane))] for lane, a, b in marks.rows]
     reused = [[(0, sheet.y(lane)), (stop, sheet.y(lane))] for lane, stop in marks.reused]
-    if forks:
-        _add(ax, LineCollection(forks, colors=c.muted, linewidths=0.7, zorder=1))
-    if rows:
-        _add(ax, LineCollection(rows, colors=c.muted, linestyles=":", linewidths=1, zorder=1))
-    if reused:
-        _add(ax, LineCollection(reused, colors=c.kv_edge, linewidths=1.6, zorder=1))
-
-
-def _add(ax: Axes, collection: Collection) -> None:
-    ax.add_collection(collection, autolim=False)  # the limits are set
+    add_lines(ax, forks, ec=c.muted, lw=0.7, zorder=1)
+    add_lines(ax, rows, ec=c.muted, ls=":", lw=1, zorder=1)
+    add_lines(ax, reused, ec=c.kv_edge, lw=1.6, zorder=1)
 
 
 def _spots(marks: Marks, nodes: list[dict[str, Any]], sheet: Sheet) -> Spots:
@@ -127,7 +124,7 @@ def _marks(ax: Axes, spots: Spots, sheet: Sheet, room: Room, c: Palette) -> None
         if not shown:
             continue
         depths, heights = zip(*shown, strict=True)
-        ax.scatter(depths, heights, s=size**2, zorder=5, **how)
+        add_marks(ax, depths, heights, ms=size, zorder=5, **how)
         r = size / 2 + 1
         for depth, y in shown:
             room.take((sheet.x(depth) - r, y - r, sheet.x(depth) + r, y + r))

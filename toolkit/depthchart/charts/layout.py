@@ -11,7 +11,7 @@ import pandas as pd
 
 from depthchart.columns import NODES
 
-__all__ = ["lane_layout", "relevant_nodes", "require_columns"]
+__all__ = ["check_nodes", "lane_layout", "relevant_nodes", "require_columns"]
 
 
 def lane_layout(nodes: pd.DataFrame) -> pd.DataFrame:
@@ -23,8 +23,7 @@ def lane_layout(nodes: pd.DataFrame) -> pd.DataFrame:
     lanes, and a new branch opens below the old ones. A node whose parent is absent counts as a
     child of the root.
     """
-    require_columns(nodes, NODES, "nodes")
-    _check_nodes(nodes)
+    check_nodes(nodes)
     order = nodes.assign(_age=nodes["created_s"].fillna(0.0)).sort_values(["namespace", "_age", "node_id"])
     ids = order["node_id"].tolist()
     known = set(ids)
@@ -36,9 +35,6 @@ def lane_layout(nodes: pd.DataFrame) -> pd.DataFrame:
         else:
             roots.append(node)
     walk = _depth_first(roots, children)
-    if len(walk) != len(ids):
-        loose = sorted(known - set(walk))[:5]
-        raise ValueError(f"nodes: parent_id of nodes {loose} form a ring; every path must lead to the root")
     lane = _lanes(walk, children)
     placed = nodes.set_index("node_id", drop=False).loc[walk].reset_index(drop=True)
     return placed.assign(
@@ -76,14 +72,9 @@ def relevant_nodes(nodes: pd.DataFrame, max_nodes: int) -> pd.DataFrame:
     return nodes[nodes["node_id"].isin(kept)]
 
 
-def require_columns(frame: pd.DataFrame, columns: Iterable[str], name: str) -> None:
-    """Raise ValueError naming the columns that ``frame`` lacks."""
-    missing = [column for column in columns if column not in frame.columns]
-    if missing:
-        raise ValueError(f"{name}: lacks the columns {', '.join(missing)} (see depthchart.columns)")
-
-
-def _check_nodes(nodes: pd.DataFrame) -> None:
+def check_nodes(nodes: pd.DataFrame) -> None:
+    """Raise ValueError where a frame is not one tree at one moment: missing columns, a node twice or empty, a ring."""
+    require_columns(nodes, NODES, "nodes")
     twice = nodes.loc[nodes["node_id"].duplicated(), "node_id"].tolist()
     if twice:
         raise ValueError(f"nodes: node_id {twice[0]} occurs twice; a frame shows the tree at one moment")
@@ -94,6 +85,25 @@ def _check_nodes(nodes: pd.DataFrame) -> None:
             f"nodes: node {row['node_id']} runs from {row['start_tokens']} to {row['end_tokens']}; "
             "end_tokens must be above start_tokens"
         )
+    parents = dict(zip(nodes["node_id"].tolist(), nodes["parent_id"].tolist(), strict=True))
+    rooted: set[int] = set()
+    for node in parents:
+        path: list[int] = []
+        while node in parents and node not in rooted and len(path) <= len(parents):
+            path.append(node)
+            node = parents[node]
+        if len(path) > len(parents):
+            raise ValueError(
+                f"nodes: parent_id of nodes {sorted(set(path))[:5]} form a ring; every path must lead to the root"
+            )
+        rooted.update(path)
+
+
+def require_columns(frame: pd.DataFrame, columns: Iterable[str], name: str) -> None:
+    """Raise ValueError naming the columns that ``frame`` lacks."""
+    missing = [column for column in columns if column not in frame.columns]
+    if missing:
+        raise ValueError(f"{name}: lacks the columns {', '.join(missing)} (see depthchart.columns)")
 
 
 def _depth_first(roots: list[int], children: dict[int, list[int]]) -> list[int]:

@@ -20,14 +20,14 @@ ROW, HANDLE, GAP = 14.0, 24.0, 16.0  # points
 
 
 def marker_styles(c: Palette) -> dict[str, dict[str, Any]]:
-    """How ``Axes.scatter`` draws each kind of mark; colour and shape both tell the kinds apart."""
+    """How a line draws each kind of mark; colour and shape both tell the kinds apart."""
     return {
-        "locked": {"marker": "o", "facecolors": "none", "edgecolors": c.locked, "linewidths": 1.3},
-        "state": {"marker": "o", "facecolors": c.state, "edgecolors": c.paper, "linewidths": 0.6},
-        "tombstone": {"marker": "o", "facecolors": c.paper, "edgecolors": c.tombstone, "linewidths": 1.2},
-        "misplaced": {"marker": "D", "facecolors": c.misplaced, "edgecolors": c.paper, "linewidths": 0.6},
-        "refused": {"marker": "x", "color": c.refused, "linewidths": 1.3},
-        "superseded": {"marker": "v", "facecolors": "none", "edgecolors": c.muted, "linewidths": 0.9},
+        "locked": {"marker": "o", "mfc": "none", "mec": c.locked, "mew": 1.3},
+        "state": {"marker": "o", "mfc": c.state, "mec": c.paper, "mew": 0.6},
+        "tombstone": {"marker": "o", "mfc": c.paper, "mec": c.tombstone, "mew": 1.2},
+        "misplaced": {"marker": "D", "mfc": c.misplaced, "mec": c.paper, "mew": 0.6},
+        "refused": {"marker": "x", "mec": c.refused, "mew": 1.3},
+        "superseded": {"marker": "v", "mfc": "none", "mec": c.muted, "mew": 0.9},
     }
 
 

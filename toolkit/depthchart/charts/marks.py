@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import pandas as pd
 
-from depthchart.charts.layout import lane_layout, relevant_nodes, require_columns
+from depthchart.charts.layout import check_nodes, lane_layout, relevant_nodes, require_columns
 from depthchart.columns import CHECKPOINTS
 
 __all__ = ["Marks", "Misplaced", "Reason", "Refused", "collect_marks"]
@@ -112,13 +112,12 @@ def collect_marks(
     """Choose the nodes to show, give them lanes, and find the place of every checkpoint."""
     if checkpoints is not None:
         require_columns(checkpoints, CHECKPOINTS, "checkpoints")
-    placed = lane_layout(nodes)  # judges the whole frame, also the part that is not shown
+    check_nodes(nodes)  # also the part that is not shown
     seen = nodes
     if window is not None:
         seen = seen[(seen["end_tokens"] > window[0]) & (seen["start_tokens"] < window[1])]
     seen = relevant_nodes(seen, max_nodes)
-    if len(seen) < len(nodes):
-        placed = lane_layout(seen)
+    placed = lane_layout(seen)
     marks = Marks(placed, total_nodes=len(nodes))
     for node in _records(placed[placed["status"].eq("misplaced") & placed["state_depth_tokens"].notna()]):
         true, end = int(node["state_depth_tokens"]), int(node["end_tokens"])

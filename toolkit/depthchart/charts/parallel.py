@@ -10,7 +10,7 @@ from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.figure import Figure
 
 from depthchart.charts.layout import require_columns
-from depthchart.charts.style import figure, style
+from depthchart.charts.style import DEFAULT, figure, style
 from depthchart.charts.sweeps import short_value, words_of
 
 __all__ = ["parallel"]
@@ -22,7 +22,7 @@ def parallel(
     value: str = "reuse",
     *,
     title: str | None = None,
-    theme: str = "light",
+    theme: str = DEFAULT,
 ) -> Figure:
     """Settings have their values evenly spaced, in order; the result has a true scale and gives the colour.
 

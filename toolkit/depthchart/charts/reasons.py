@@ -10,13 +10,13 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from depthchart.charts.layout import require_columns
-from depthchart.charts.style import Palette, figure, style
+from depthchart.charts.style import DEFAULT, Palette, figure, style
 
 __all__ = ["reasons_chart"]
 
 
 def reasons_chart(
-    frame: pd.DataFrame, reasons: Mapping[str, str], *, title: str | None = None, theme: str = "light"
+    frame: pd.DataFrame, reasons: Mapping[str, str], *, title: str | None = None, theme: str = DEFAULT
 ) -> Figure:
     """Left: prompt tokens by what became of them. Right: requests by the gap H - C between KV match and reuse.
 

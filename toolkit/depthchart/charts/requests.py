@@ -11,7 +11,7 @@ from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from depthchart.charts.depths import depth_text
 from depthchart.charts.layout import require_columns
-from depthchart.charts.style import Palette, figure, style
+from depthchart.charts.style import DEFAULT, Palette, figure, style
 
 __all__ = ["reuse_chart"]
 
@@ -20,7 +20,7 @@ MAX_BARS = 60
 Values = npt.NDArray[np.float64]
 
 
-def reuse_chart(requests: pd.DataFrame, *, title: str | None = None, theme: str = "light") -> Figure:
+def reuse_chart(requests: pd.DataFrame, *, title: str | None = None, theme: str = DEFAULT) -> Figure:
     """Stacked prompt tokens per request in order of arrival (means of neighbours above 60), and the lost tokens.
 
     Requests that have no match yet (<NA>) are left out, and counted in the title. Raises ValueError naming

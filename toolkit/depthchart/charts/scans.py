@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator
 
 from depthchart.charts.layout import require_columns
-from depthchart.charts.style import Palette, figure, style
+from depthchart.charts.style import DEFAULT, Palette, figure, style
 from depthchart.columns import KERNEL_SPEED, RESUME_ERRORS, SNAPSHOT_ERRORS
 
 __all__ = ["resume_chart", "roofline_chart", "snapshot_error_chart"]
@@ -22,7 +22,7 @@ _PLACES = ((0, 9), (0, -9), (10, -3), (-10, 3))  # of a point's label, by operat
 _FLOOR = 1e-9  # an error of nought is drawn here: a log axis has none
 
 
-def roofline_chart(frame: pd.DataFrame, *, title: str | None = None, theme: str = "light") -> Figure:
+def roofline_chart(frame: pd.DataFrame, *, title: str | None = None, theme: str = DEFAULT) -> Figure:
     """GFLOP/s against FLOPs a byte, both axes logarithmic, a point for the fastest row of each operator and width.
 
     The roof is drawn for each distinct pair of ceilings (a frame of columns.KERNEL_SPEED). Rows of the
@@ -53,7 +53,7 @@ def roofline_chart(frame: pd.DataFrame, *, title: str | None = None, theme: str 
 
 
 def snapshot_error_chart(
-    frame: pd.DataFrame, *, tolerance: float | None = 5e-6, title: str | None = None, theme: str = "light"
+    frame: pd.DataFrame, *, tolerance: float | None = 5e-6, title: str | None = None, theme: str = DEFAULT
 ) -> Figure:
     """Error of the state against depth, a line for each chunk width (a frame of columns.SNAPSHOT_ERRORS).
 
@@ -80,7 +80,7 @@ def snapshot_error_chart(
     return fig
 
 
-def resume_chart(frame: pd.DataFrame, *, title: str | None = None, theme: str = "light") -> Figure:
+def resume_chart(frame: pd.DataFrame, *, title: str | None = None, theme: str = DEFAULT) -> Figure:
     """Error of the outputs by token after a resume, a line for each shift (a frame of columns.RESUME_ERRORS).
 
     Raises ValueError for missing columns, no row, or more than four shifts.

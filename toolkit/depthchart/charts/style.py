@@ -21,7 +21,19 @@ from matplotlib.figure import Figure
 
 from depthchart.errors import one_of
 
-__all__ = ["PALETTES", "Chart", "Palette", "figure", "palette", "style", "to_png", "to_svg"]
+__all__ = [
+    "DEFAULT",
+    "PALETTES",
+    "Chart",
+    "Palette",
+    "figure",
+    "palette",
+    "style",
+    "theme_name",
+    "to_png",
+    "to_svg",
+    "use_theme",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,24 +88,39 @@ PALETTES: Final = {
     ),
 }
 
+DEFAULT: Final = "default"
+"""The theme that ``use_theme`` chose last: "light" at first."""
+
+_chosen = "light"
 _HERE = Path(__file__).parent
 # rc_context swaps matplotlib's global settings: two threads inside it would restore each other's.
 _LOCK = threading.RLock()
 
 
-def palette(theme: str = "light") -> Palette:
-    """The colours of a theme, ``"light"`` or ``"dark"``."""
-    return PALETTES[one_of("theme", theme, PALETTES)]
+def use_theme(theme: str) -> None:
+    """Draw every chart that names no theme of its own in this one, ``"light"`` or ``"dark"``, from now on."""
+    global _chosen
+    _chosen = one_of("theme", theme, PALETTES)
+
+
+def theme_name(theme: str = DEFAULT) -> str:
+    """``"light"`` or ``"dark"``, where ``"default"`` is what ``use_theme`` chose. Raises ValueError for other names."""
+    return _chosen if theme == DEFAULT else one_of("theme", theme, PALETTES)
+
+
+def palette(theme: str = DEFAULT) -> Palette:
+    """The colours of a theme."""
+    return PALETTES[theme_name(theme)]
 
 
 @contextmanager
-def style(theme: str = "light") -> Iterator[Palette]:
+def style(theme: str = DEFAULT) -> Iterator[Palette]:
     """Apply depthchart's style inside the block and give the theme's palette.
 
     One thread at a time is inside; the settings outside are restored at the end.
     """
     colours = palette(theme)
-    with _LOCK, mpl.rc_context(_settings(theme)):
+    with _LOCK, mpl.rc_context(_settings(theme_name(theme))):
         yield colours
 
 
@@ -104,7 +131,7 @@ class Chart(Figure):
         return to_svg(self)
 
 
-def figure(width: float = 10.0, height: float = 5.0, *, theme: str = "light", **options: Any) -> Figure:
+def figure(width: float = 10.0, height: float = 5.0, *, theme: str = DEFAULT, **options: Any) -> Figure:
     """An empty figure (inches) in depthchart's style, with an Agg canvas and without pyplot."""
     with style(theme):
         made = Chart(figsize=(width, height), **options)

@@ -11,7 +11,7 @@ from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from depthchart.charts.depths import depth_text
 from depthchart.charts.layout import require_columns
-from depthchart.charts.style import Palette, figure, style
+from depthchart.charts.style import DEFAULT, Palette, figure, style
 from depthchart.columns import STEPS
 
 __all__ = ["schedule_chart"]
@@ -21,7 +21,7 @@ BINS = 400  # about two points of width each
 Values = npt.NDArray[np.float64]
 
 
-def schedule_chart(steps: pd.DataFrame, *, title: str | None = None, theme: str = "light") -> Figure:
+def schedule_chart(steps: pd.DataFrame, *, title: str | None = None, theme: str = DEFAULT) -> Figure:
     """Four small multiples of a frame of STEPS: prefill tokens, decode rows, KV tokens, state slots.
 
     Above 400 steps, the steps of an interval are drawn together: the largest prefill step, the range of the decode

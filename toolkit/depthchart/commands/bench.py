@@ -27,7 +27,8 @@ LISTS = {
     "batch": "sequences a call",
     "dtype": "fp32, bf16",
     "snapshots": "snapshots a sequence",
-    "against": "measure these in the same run, too: reference, fla-core, transformers; bench tree: sglang",
+    "decay": "a token's log decay goes down to about −DECAY",
+    "against": "measure these in the same run, too: reference, fla-core, transformers, mamba-ssm; bench tree: sglang",
 }
 VALUES = {
     "heads": "heads of K = V = 128; ssd takes twice as many of 64",
@@ -53,6 +54,7 @@ _COLUMNS = {  # shown of a recorded table: column -> (heading, form)
     "batch": ("batch", "{}"),
     "dtype": ("dtype", "{}"),
     "snapshots": ("snapshots", "{}"),
+    "decay": ("decay", "{}"),
     "best_s": ("best ms", "{:,.1f}"),
     "tokens_per_s": ("tokens/s", "{:,.0f}"),
     "roofline_share": ("of roofline", "{:.0%}"),

@@ -5,8 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 import time
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 from depthchart import frames
@@ -24,6 +23,8 @@ from depthchart.events import Violation
 from depthchart.geometry import Geometry
 from depthchart.redraw import redraw
 from depthchart.report import Page, frame_rows
+from depthchart.report.repeat import repeat_lines
+from depthchart.report.runs import run_facts
 from depthchart.run import Run
 from depthchart.simulate import simulate
 from depthchart.traces import Trace, load_trace
@@ -121,20 +122,13 @@ def _page(trace: Trace, runs: _Runs) -> Page:
     _comparison(page, trace, runs)
     _sound_run(page, runs.absolute)
     _faulty_run(page, runs)
-    facts = {
-        "trace": f"{trace.name}: {trace.source}",
-        "trace seed": trace.seed,
-        "geometry": _spelled(asdict(WIDE)),
-        "settings": _spelled(runs.absolute.settings),
-        "time": runs.absolute.assumptions,
-        "to repeat": "depthchart demo",
-        **runs.absolute.provenance,
-    }
-    return page.provenance(facts)
-
-
-def _spelled(settings: Mapping[str, object]) -> str:
-    return ", ".join(f"{name}={value}" for name, value in settings.items())
+    page.section("To repeat it").listing(["depthchart demo", "", "# or each run by itself:"])
+    for label, run in runs.labelled().items():
+        page.listing(repeat_lines(run), label)
+    for label, run in runs.labelled().items():
+        page.section(f"Provenance: {label}")
+        page.table([("what", "value"), *run_facts(run).items()])
+    return page
 
 
 def _seed_bug(page: Page) -> None:
@@ -224,7 +218,7 @@ def _comparison(page: Page, trace: Trace, runs: _Runs) -> None:
         range(1, 8),
         "Times are simulated seconds. A run that stopped counts only what it had admitted until then.",
     )
-    lines = {label: run for label, run in runs.labelled().items() if run is not runs.silent}
+    lines = runs.labelled()
     stopped = {label: run.fault.time_s for label, run in lines.items() if run.fault}
     page.figure(
         compare_chart({label: run.requests for label, run in lines.items()}, stopped),

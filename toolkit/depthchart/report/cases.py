@@ -1,50 +1,57 @@
-"""The report of one replayed case, and of one text on one geometry."""
+"""The report of one case, and of one text on one geometry."""
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from functools import partial
 
 from depthchart import frames
-from depthchart.cases.expect import mismatches
 from depthchart.cases.one_path import OnePath
-from depthchart.cases.replay import Replay
-from depthchart.cases.script import Script
-from depthchart.cases.story import tell, verdict
+from depthchart.cases.stage import Stage
 from depthchart.charts.checkpoint import checkpoint_chart
 from depthchart.display import geometry_html, geometry_text
+from depthchart.geometry import Geometry
 from depthchart.moments import headline, moment_chart, moment_words
 from depthchart.provenance import provenance
 from depthchart.report.blocks import Frame
 from depthchart.report.page import Page
 from depthchart.rewind import Rewind
 
-__all__ = ["case_page", "path_page"]
+__all__ = ["case_page", "path_call", "path_page"]
+
+MOST_FRAMES = 40
 
 
-def case_page(script: Script) -> Page:
-    """A script replayed: what happened step by step, and the tree after each."""
-    lines, result = tell(script)
-    said = verdict(result, bool(script.expect), mismatches(result, script.expect))
-    replay = Replay(script)
-    replay.run()
-    rewind = Rewind(replay.log)
-    page = Page(f"{script.name} under {script.rule}", script.story)
-    page.section("What happened", f"Source: {script.source or 'none'}. Verdict: {said}.")
-    shown = [
+def case_page(shown: Stage) -> Page:
+    """A case as it came out: what happened step by step, and the tree after each step where there is one."""
+    page = Page(f"{shown.name} under {shown.under}" if shown.under else shown.name, shown.story)
+    about = f" Under {shown.about}." if shown.about else ""
+    page.section("What happened", f"Source: {shown.source or 'none'}.{about} {shown.said}", *shown.faults)
+    if shown.rows:
+        page.table(shown.rows)
+    if shown.entries and shown.geometry is not None:
+        _film(page, shown, shown.geometry)
+    if shown.lines:
+        page.section("Step by step").listing(shown.lines)
+    if shown.geometry is not None:
+        page.section("Geometry").html(geometry_html(shown.geometry), geometry_text(shown.geometry))
+    return page.provenance({"to repeat": shown.command, **provenance()})
+
+
+def _film(page: Page, shown: Stage, geometry: Geometry) -> None:
+    rewind = Rewind(shown.entries)
+    moments = rewind.moments(changes_only=shown.clock)[1:]
+    chosen = sorted({round(i * (len(moments) - 1) / MOST_FRAMES) for i in range(MOST_FRAMES + 1)})
+    pictures = [
         Frame(
-            partial(moment_chart, rewind, moment, script.geometry, clock=False),
-            headline(rewind, moment, clock=False),
+            partial(moment_chart, rewind, moment, geometry, clock=shown.clock),
+            headline(rewind, moment, clock=shown.clock),
             moment_words(rewind, moment),
         )
-        for moment in rewind.moments(changes_only=False)[1:]
+        for moment in (moments[at] for at in chosen if at < len(moments))
     ]
-    nodes, checkpoints = frames.nodes(rewind.at(len(rewind))), frames.checkpoints(replay.log)
-    page.film(shown, "The tree after each step of the script.", {"nodes": nodes, "checkpoints": checkpoints})
-    page.section("Step by step").listing(lines)
-    page.section("Geometry").html(geometry_html(script.geometry), geometry_text(script.geometry))
-    strict = "" if script.strict else " --no-strict"
-    command = f"depthchart replay {script.name} --rule {script.rule}{strict}"
-    return page.provenance({"to repeat": command, **provenance()})
+    nodes, checkpoints = frames.nodes(rewind.at(len(rewind))), frames.checkpoints(shown.entries)
+    page.film(pictures, "The tree after each step.", {"nodes": nodes, "checkpoints": checkpoints})
 
 
 def path_page(path: OnePath) -> Page:
@@ -62,4 +69,16 @@ def path_page(path: OnePath) -> Page:
     remarks = [(remark.severity, remark.text) for remark in g.advice(path.rule)]
     if remarks:
         page.table([("weight", "advice"), *remarks])
+    page.section("To repeat it").listing(path_call(path))
     return page.provenance({"rule": path.rule, "cut": path.cut, "output tokens": path.output, **provenance()})
+
+
+def path_call(path: OnePath) -> list[str]:
+    """Python lines that run the same text on the same geometry."""
+    geometry = ", ".join(f"{name}={value}" for name, value in asdict(path.geometry).items())
+    return [
+        "from depthchart import Geometry",
+        "from depthchart.cases.one_path import one_path",
+        "",
+        f"one_path(Geometry({geometry}), {path.rule!r}, cut={path.cut}, prompt={path.prompt}, output={path.output})",
+    ]

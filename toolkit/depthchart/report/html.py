@@ -12,12 +12,13 @@ from matplotlib.figure import Figure
 from depthchart.charts.style import to_png, to_svg
 from depthchart.display import table_html
 from depthchart.report.blocks import Block, Film, Frame, Heading, Listing, Markup, Picture, Prose, Table
-from depthchart.report.look import SCRIPT, STYLE
+from depthchart.report.look import SCRIPT, STYLE, themed
 
 __all__ = ["render"]
 
 HUGE_SVG = 1_500_000  # characters: above it a figure is stored as PNG
 LONG_TABLE = 16  # rows: above it a table scrolls in a box of its own
+_LONG_CELL = re.compile(r"<td( [^>]*>(?=[^<]{48}))")  # cells of many words are set in lines
 # Nothing may be fetched, whatever somebody else's text in the report says.
 POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src 'unsafe-inline'"
 
@@ -56,7 +57,7 @@ def _block(block: Block, drawn: Callable[[], None]) -> str:
         case Prose(text):
             return f"<p>{escape(text)}</p>"
         case Markup(html):
-            return html
+            return f'<div class="wide" tabindex="0">{html}</div>'
         case Table():
             return _table(block)
         case Listing(lines, summary):
@@ -75,6 +76,7 @@ def _table(table: Table) -> str:
     kind = "wide long" if len(table.rows) > LONG_TABLE else "wide"
     html = table_html(table.rows, numeric=table.numeric).replace("<table ", "<table data-sort ", 1)
     head, body = html.split("</thead>", 1)
+    body = _LONG_CELL.sub(r'<td class="words"\1', body)
     html = f"{head.replace('_', '_<wbr>')}</thead>{body}"  # long names may be broken
     return f'{words}<div class="{kind}" tabindex="0">{html}</div>'
 
@@ -120,7 +122,7 @@ def _drawing(figure: Figure, salt: str, text: str) -> str:
     if len(svg) > HUGE_SVG:
         png = b64encode(to_png(figure, dpi=200)).decode()
         return f'<img alt="" src="data:image/png;base64,{png}">'
-    return _with_own_ids(svg[svg.index("<svg") :], f"{salt}-")
+    return themed(_with_own_ids(svg[svg.index("<svg") :], f"{salt}-"))
 
 
 def _with_own_ids(svg: str, prefix: str) -> str:

@@ -8,37 +8,60 @@ from dataclasses import MISSING, fields
 from typing import Any
 
 from depthchart.geometry import Geometry
+from depthchart.presets import PRESETS
 from depthchart.run import Run
 from depthchart.simulate import simulate
 
-__all__ = ["repeat_call", "repeat_command"]
+__all__ = ["repeat_call", "repeat_command", "repeat_lines", "trace_call"]
 
 _FLAGS = ("kv_tokens", "state_slots", "policy", "eviction", "state_eviction", "arrivals", "seed")
 _SWITCHES = ("mixed", "strict")
 
 
+def repeat_lines(run: Run) -> list[str]:
+    """Python lines, then the command line, that do the run again."""
+    return [*repeat_call(run), "", "# or, in a shell:", repeat_command(run)]
+
+
 def repeat_call(run: Run) -> list[str]:
-    """Python lines that do the run again, given the trace and the default time model."""
+    """Python lines that do the run again, with the default time model."""
     given = [f"    {name}={value!r}," for name, value in _settings(run).items()]
     geometry = ", ".join(f"{name}={value}" for name, value in _geometry(run.geometry).items())
     return [
         "from depthchart import Geometry, load_trace",
         "from depthchart.simulate import simulate",
         "",
-        f"trace = load_trace({str(run.settings['trace'])!r}){_head(run)}",
+        f"trace = {trace_call(run.loaded, str(run.settings['trace']), run.settings.get('requests'))}",
         "run = simulate(",
-        f"    trace, Geometry({geometry}), {run.settings['rule']!r},",
+        f"    trace, Geometry({geometry}), {str(run.settings['rule'])!r},",
         *given,
         ")",
     ]
 
 
+def trace_call(loaded: Any, name: str, requests: int | None) -> str:
+    """The call that reads a trace: its path and the reader's options, cut to its first ``requests``; its ``name`` with a
+    remark where it was made otherwise."""
+    if not loaded:
+        return f"...  # the trace {name!r} was made in Python, not read from a file"
+    options = "".join(f", {key}={value!r}" for key, value in loaded.items() if key != "path")
+    head = f".head({requests})" if requests else ""
+    return f"load_trace({str(loaded['path'])!r}{options}){head}"
+
+
 def repeat_command(run: Run) -> str:
     """The same as a command line, or a comment that names what has no flag."""
-    settings = _settings(run)
-    if missing := [name for name in settings if name not in (*_FLAGS, *_SWITCHES)]:
+    if not run.loaded:
+        return f"# no command: the trace {str(run.settings['trace'])!r} was not read from a file"
+    settings, bundle = _settings(run), _preset(run)
+    if bundle:
+        known = PRESETS[bundle].apply(run.geometry, run.settings["kv_tokens"], run.settings["state_slots"])
+        settings = {k: v for k, v in settings.items() if k not in known.policies}
+    options = [name for name in run.loaded if name != "path"]
+    if missing := [*options, *(name for name in settings if name not in (*_FLAGS, *_SWITCHES))]:
         return f"# the command line has no flag for {', '.join(missing)}"
-    words = ["depthchart", "simulate", str(run.settings["trace"]), "--rule", str(run.settings["rule"])]
+    words = ["depthchart", "simulate", str(run.loaded["path"])]
+    words += ["--preset", bundle] if bundle else ["--rule", str(run.settings["rule"])]
     if count := run.settings.get("requests"):
         words += ["--limit", str(count)]
     for name, value in _geometry(run.geometry).items():
@@ -52,12 +75,31 @@ def repeat_command(run: Run) -> str:
     return shlex.join(words)
 
 
-def _head(run: Run) -> str:
-    return f".head({run.settings['requests']})" if run.settings.get("requests") else ""
+def _preset(run: Run) -> str:
+    """The engine preset that sets rule, pools and policies just as this run has them; empty where none does, or where
+    the run has the plain policies."""
+    policies = {name for name in _settings(run) if name not in (*_FLAGS, *_SWITCHES)}
+    if not policies and "@" not in str(run.settings["rule"]):
+        return ""
+    pools = run.settings["kv_tokens"], run.settings["state_slots"]
+    for name, bundle in PRESETS.items():
+        if bundle.joint_pool:
+            continue  # it divides what it is given: the pools of the run are not those that were asked for
+        setup = bundle.apply(run.geometry, *pools)
+        defaults = _defaults()
+        wanted = {key: setup.policies.get(key, defaults[key]) for key in policies | set(setup.policies)}
+        same = all(run.settings.get(key) == value for key, value in wanted.items())
+        if same and setup.rule.name == run.settings["rule"]:
+            return name
+    return ""
+
+
+def _defaults() -> dict[str, Any]:
+    return {name: p.default for name, p in inspect.signature(simulate).parameters.items()}
 
 
 def _settings(run: Run) -> dict[str, Any]:
-    defaults = {name: p.default for name, p in inspect.signature(simulate).parameters.items()}
+    defaults = _defaults()
     return {
         name: value
         for name, value in run.settings.items()

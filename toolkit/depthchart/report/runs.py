@@ -6,13 +6,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
 
 from depthchart import frames
 from depthchart.charts.checkpoint import checkpoint_chart
 from depthchart.charts.compare import MOST_RUNS, compare_chart
+from depthchart.charts.hits import hit_chart
 from depthchart.charts.requests import reuse_chart
 from depthchart.charts.timeline import schedule_chart
 from depthchart.display import geometry_html, geometry_text
@@ -20,11 +20,11 @@ from depthchart.events import Violation
 from depthchart.moments import headline, moment_chart, moment_words
 from depthchart.report.blocks import Frame
 from depthchart.report.page import Page, frame_rows
-from depthchart.report.repeat import repeat_call, repeat_command
+from depthchart.report.repeat import repeat_lines
 from depthchart.rewind import Moment, Rewind
 from depthchart.run import Run
 
-__all__ = ["report_runs", "run_page"]
+__all__ = ["report_runs", "run_facts", "run_page"]
 
 FILM_FRAMES = 40
 FILM_NODES = 80  # nodes a picture of the film shows at most
@@ -106,7 +106,7 @@ def _comparison(page: Page, runs: Mapping[str, Run]) -> None:
     columns = ["admitted_s", "reused_tokens", "lost_tokens"]
     data = pd.concat([frame[columns].assign(run=label) for label, frame in requests.items()])
     page.figure(
-        compare_chart(requests, stopped),
+        compare_chart(requests, stopped, theme="light"),
         f"Tokens reused, and tokens found in the KV but thrown away, as the trace goes on.{left}",
         {"reuse": data},
     )
@@ -120,8 +120,17 @@ def _run(page: Page, label: str, run: Run) -> None:
         page.section(f"What broke{of}")
         _faults(page, run)
     page.section(f"Schedule and reuse{of}")
-    page.figure(schedule_chart(steps), "What each step did, and how full the pools were.", {"steps": steps})
-    page.figure(reuse_chart(requests), "What became of the prompts' tokens.", {"requests": requests})
+    page.figure(
+        schedule_chart(steps, theme="light"),
+        "What each step did, and how full the pools were.",
+        {"steps": steps},
+    )
+    page.figure(
+        reuse_chart(requests, theme="light"), "What became of the prompts' tokens.", {"requests": requests}
+    )
+    hits = ["request", "kv_hit_tokens", "reused_tokens", "lost_tokens"]
+    hist = hit_chart(requests, theme="light")
+    page.figure(hist, "How many requests found how much in the cache.", {"hits": requests[hits]})
     page.section(f"The tree through time{of}")
     _film(page, run)
     page.section(f"Checkpoints{of}")
@@ -173,7 +182,7 @@ def _film(page: Page, run: Run) -> None:
     )
     final = run.nodes()
     page.figure(
-        checkpoint_chart(final, None, run.geometry, title="The tree when the run ended"),
+        checkpoint_chart(final, None, run.geometry, title="The tree when the run ended", theme="light"),
         "The radix tree when the run ended.",
         {"nodes": final},
     )
@@ -232,20 +241,30 @@ def _checkpoints(page: Page, run: Run) -> None:
 def _repeat(page: Page, runs: Mapping[str, Run]) -> None:
     page.section("To repeat it", "The same settings and the same trace give the same events.")
     for label, run in runs.items():
-        page.listing([*repeat_call(run), "", "# or:", repeat_command(run)], label if len(runs) > 1 else "")
+        page.listing(repeat_lines(run), label if len(runs) > 1 else "")
     for geometry in dict.fromkeys(run.geometry for run in runs.values()):
         page.html(geometry_html(geometry), geometry_text(geometry).splitlines()[0])
     for label, run in runs.items():
-        facts: dict[str, Any] = {
-            "geometry": ", ".join(f"{name}={value}" for name, value in asdict(run.geometry).items()),
-            "settings": ", ".join(f"{name}={value}" for name, value in run.settings.items()),
-            "source": run.source,
-            "notes on the trace": "; ".join(run.notes) or "none",
-            "time": run.assumptions,
-            **run.provenance,
-        }
         page.section(f"Provenance{f': {label}' if len(runs) > 1 else ''}")
-        page.table([("what", "value"), *facts.items()])
+        page.table([("what", "value"), *run_facts(run).items()])
+
+
+def run_facts(run: Run) -> dict[str, str]:
+    """Where a run's numbers come from: its settings, its trace, its time model, versions and machine."""
+    return {
+        "geometry": ", ".join(f"{name}={value}" for name, value in asdict(run.geometry).items()),
+        "settings": ", ".join(f"{name}={value}" for name, value in run.settings.items()),
+        "trace": _read(run),
+        "source": run.source,
+        "notes on the trace": "; ".join(run.notes) or "none",
+        "time": run.assumptions,
+        **run.provenance,
+    }
+
+
+def _read(run: Run) -> str:
+    given = ", ".join(f"{name} {value}" for name, value in run.loaded.items())
+    return f"{run.settings['trace']} ({given or 'made in Python'})"
 
 
 def _broken_count(count: int) -> str:

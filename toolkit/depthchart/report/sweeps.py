@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +15,9 @@ from depthchart.charts.sweeps import axes_to_draw, heat_map, pareto
 from depthchart.columns import SWEEP
 from depthchart.provenance import provenance
 from depthchart.report.page import Page, frame_rows
+from depthchart.report.repeat import trace_call
 
-__all__ = ["load_sweep_page", "sweep_figures", "sweep_page"]
+__all__ = ["load_sweep_page", "sweep_call", "sweep_figures", "sweep_page"]
 
 MOST_PANELS = 8
 
@@ -45,11 +46,14 @@ def sweep_page(
     trace: str,
     requests: int,
     skipped: pd.DataFrame | None = None,
+    *,
+    loaded: Mapping[str, Any] | None = None,
     **facts: Any,
 ) -> Page:
     """The report of a sweep's frame over the first ``requests`` of a trace.
 
-    ``names`` are its settings, ``skipped`` what was illegal and why, ``facts`` its provenance.
+    ``names`` are its settings, ``skipped`` what was illegal and why, ``loaded`` how the trace was read (``Trace.loaded``),
+    ``facts`` its provenance.
     """
     page = Page(f"{len(frame):,} configurations of {trace}, {requests:,} requests")
     page.section("Where reuse is won", "Mean over the settings that a figure does not show.")
@@ -59,13 +63,13 @@ def sweep_page(
         front, "Every configuration; the line joins those that no other one beats.", {"results": frame}
     )
     ordered = frame.sort_values("reuse", ascending=False, kind="stable")
-    empty = [name for name in ordered if ordered[name].isna().all()]
+    empty = [name for name in ordered if (ordered[name].isna() | ordered[name].eq("")).all()]
     rows = frame_rows(ordered.drop(columns=empty))
     numeric = [at for at, name in enumerate(rows[0]) if pd.api.types.is_numeric_dtype(frame[str(name)])]
     page.section("Every configuration").table(rows, numeric, "Click a heading to sort.")
     if skipped is not None and len(skipped):
         page.section("Illegal combinations").table(frame_rows(skipped))
-    page.section("To repeat it").listing(_call(frame, names, f"{trace!r}).head({requests}"))
+    page.section("To repeat it").listing(sweep_call(frame, names, trace_call(loaded, trace, requests)))
     return page.provenance({**provenance(), **facts})
 
 
@@ -80,13 +84,16 @@ def load_sweep_page(folder: str | Path) -> Page:
         raise ValueError(f"folder={str(folder)!r}: holds no whole sweep: {fault}") from None
     names = [str(name) for name in frame if name not in SWEEP]
     told = {"source": facts["trace"]["source"], **facts["provenance"]}
-    return sweep_page(frame, names, facts["trace"]["name"], facts["trace"]["requests"], skipped, **told)
+    trace = facts["trace"]
+    loaded = trace.get("loaded") or {"path": trace["name"]}
+    return sweep_page(frame, names, trace["name"], trace["requests"], skipped, loaded=loaded, **told)
 
 
-def _call(frame: pd.DataFrame, names: Sequence[str], trace: str) -> list[str]:
+def sweep_call(frame: pd.DataFrame, names: Sequence[str], trace: str) -> list[str]:
+    """Python lines that run the sweep again; ``trace`` is the call that reads its trace."""
     axes = [f"    {name}={[_plain(v) for v in dict.fromkeys(frame[name].dropna())]!r}," for name in names]
     return ["from depthchart import load_trace", "from depthchart.sweep import sweep", "", "made = sweep(",
-            f"    load_trace({trace}),", *axes, ")"]  # fmt: skip
+            f"    {trace},", *axes, ")"]  # fmt: skip
 
 
 def _plain(value: Any) -> Any:

@@ -79,7 +79,8 @@ def load_trace(
         notes.append(f"first {limit} requests of the file")
     if not requests:
         raise ValueError(f"{path.name}: holds no request in the format {chosen.name!r}")
-    return Trace(requests=tuple(requests), notes=tuple(notes), **fields)
+    given = {"path": os.fspath(path_or_name), **({} if format is None else {"format": format}), **options}
+    return Trace(requests=tuple(requests), notes=tuple(notes), loaded=given, **fields)
 
 
 def stream_trace(

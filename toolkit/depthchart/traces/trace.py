@@ -9,8 +9,9 @@ a handful of numbers. Segment 0 holds literal tokens by convention: (0, t, 1) is
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 from depthchart.tokens import (
     INDEX_LIMIT,
@@ -90,6 +91,8 @@ class Trace:
         source: where it comes from; shown wherever a figure is shown.
         seed: the generator's seed, None for a recorded trace.
         notes: what a reader must know: assumptions made, lines left out.
+        loaded: what ``load_trace`` was given to read it: ``path``, and ``format`` and reader's options where they
+            were given; empty for a trace that was made otherwise.
     """
 
     name: str
@@ -97,6 +100,7 @@ class Trace:
     source: str = "unknown"
     seed: int | None = None
     notes: tuple[str, ...] = ()
+    loaded: Mapping[str, Any] = field(default_factory=dict, compare=False)
 
     def __post_init__(self) -> None:
         for request in self.requests:

@@ -1,4 +1,4 @@
-"""The case explorer: a public bug under a rule of choice, step by step."""
+"""The case explorer: a public bug under a rule or engine preset of choice, step by step."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from typing import Any
 
 import ipywidgets as w
 
-from depthchart.cases.catalogue import Case, catalogue
-from depthchart.cases.expect import mismatches
-from depthchart.cases.replay import Replay
-from depthchart.cases.script import Script, find_script, load_script, script_names
-from depthchart.cases.story import tell, verdict
+from depthchart.cases.stage import Stage, case_names, engines_of, stage
 from depthchart.depth import RULES
+from depthchart.display import geometry_html, table_html
+from depthchart.geometry import Geometry
+from depthchart.presets import PRESETS, preset
 from depthchart.report.cases import case_page
 from depthchart.rewind import Moment, Rewind
-from depthchart.widgets.panels import error_panel, marks_panel, verdict_panel
+from depthchart.widgets.clickable import AUTO
+from depthchart.widgets.panels import error_panel, marks_panel, repeat_panel, verdict_panel
 from depthchart.widgets.reporting import ReportBar
 from depthchart.widgets.tree_pane import TreePane
 
@@ -31,48 +31,52 @@ def case_explorer(
     rule: str = RECORDED,
     *,
     cases: Sequence[str] = (),
-    theme: str = "light",
+    theme: str = AUTO,
 ) -> CaseExplorer:
-    """Choose a recorded case, a depth rule, and whether a broken invariant stops it; then go through its steps.
+    """Choose a public bug, a depth rule or an engine preset, and whether a broken invariant stops it; then go through
+    its steps.
 
-    ``case`` and ``cases`` are names of bundled scripts or of catalogued cases, or files of scripts; ``cases`` can be chosen
-    (default: all scripts that are bundled or in the catalogue). Raises
-    ScriptError for an unknown case, ValueError for an unknown rule.
+    ``case`` and ``cases`` are names of bundled scripts or of catalogued cases of any kind, or files of scripts; ``cases``
+    can be chosen (default: all of them). ``theme`` is "light", "dark" or "auto" (as the page is). Raises ScriptError for
+    an unknown case, ValueError for an unknown rule or preset.
     """
-    return CaseExplorer(case, rule, cases or [*script_names(), *_catalogued()], theme)
+    return CaseExplorer(case, rule, cases or case_names(), theme)
 
 
 class CaseExplorer(w.VBox):
-    """Controls ``case``, ``rule``, ``strict``, ``slider`` and ``play``; ``script`` is what is shown."""
+    """Controls ``case``, ``rule``, ``strict``, ``slider`` and ``play``; ``stage`` is what is shown."""
 
-    def __init__(self, case: str, rule: str, cases: Sequence[str], theme: str = "light") -> None:
-        self.theme, self._quiet = theme, False
-        self.script: Script = _find(case)
-        if rule != RECORDED:
-            RULES[rule]
+    def __init__(self, case: str, rule: str, cases: Sequence[str], theme: str = AUTO) -> None:
+        self._quiet = False
+        self.stage: Stage = stage(case)
+        if rule != RECORDED and rule not in RULES:
+            _known(rule)
         offered = list(dict.fromkeys([*cases, case]))
-        wide = w.Layout(width="420px")
+        wide = w.Layout(width="420px", max_width="98%")
         self.case = w.Dropdown(description="case", options=offered, value=case, layout=wide)
         self.rule = w.Dropdown(
-            description="rule", options=[RECORDED, *RULES], value=rule, layout=w.Layout(width="260px")
+            description="under",
+            options=_choices(case, rule),
+            value=rule,
+            layout=w.Layout(width="300px", max_width="98%"),
+            tooltip="a depth rule, or an engine's whole bundle of rule, cuts and eviction",
         )
         self.strict = w.Checkbox(
-            value=self.script.strict, description="stop where an invariant breaks", indent=False
+            value=bool(self.stage.strict), description="stop where an invariant breaks", indent=False
         )
         self.slider = w.IntSlider(description="step", continuous_update=False, readout=False, layout=wide)
         self.play = w.Play(interval=1000, show_repeat=False)
         self._link = w.jslink((self.play, "value"), (self.slider, "value"))
-        self.intro, self.verdict, self.story, self.message = (w.HTML() for _ in range(4))
+        self.intro, self.verdict, self.story, self.message, self.repeat = (w.HTML() for _ in range(5))
         self.body = w.VBox()
+        self.pane = TreePane(Rewind(()), Geometry(1), theme=theme)
+        self.pane.picture.on_click(self._tell)
+        self.node_id: int | None = None
+        self.moments: list[Moment] = []
         self.report = ReportBar(self._write_report, "out/case.html")
-        super().__init__(
-            [
-                w.HBox([self.case, self.rule, self.strict]),
-                self.message,
-                self.body,
-                self.report,
-            ]
-        )
+        wrap = w.Layout(flex_flow="row wrap")
+        top = w.HBox([self.case, self.rule, self.strict], layout=wrap)
+        super().__init__([top, self.message, self.body, self.report])
         self.add_class("depthchart-case-explorer")
         self.case.observe(self._new_case, names="value")
         for control in (self.rule, self.strict):
@@ -86,14 +90,18 @@ class CaseExplorer(w.VBox):
         return self.moments[min(self.slider.value, len(self.moments) - 1)]
 
     def _new_case(self, change: object) -> None:
-        """Another case begins with its own checks."""
+        """Another case begins with its own checks, and offers the engines that it speaks of."""
         try:
-            strict = _find(self.case.value).strict
+            first = stage(self.case.value)
         except ValueError as error:
             self.message.value = error_panel(error)
             return
         self._quiet = True
-        self.strict.value = strict
+        kept = self.rule.value
+        choices = _choices(self.case.value)
+        self.rule.options = choices
+        self.rule.value = kept if kept in dict(choices).values() else RECORDED
+        self.strict.value = bool(first.strict)
         self._quiet = False
         self._replay()
 
@@ -107,92 +115,105 @@ class CaseExplorer(w.VBox):
             self.body.children = ()
             return
         self.message.value = ""
-        self.body.children = (
-            self.intro,
-            self.verdict,
-            w.HBox([self.play, self.slider]),
-            self.pane,
-            self.story,
-            w.HTML(marks_panel(self.theme)),
-        )
 
     def _run(self) -> None:
-        recorded = _find(self.case.value)
-        rule = None if self.rule.value in (RECORDED, recorded.rule) else self.rule.value
-        strict = None if self.strict.value == recorded.strict else self.strict.value
-        self.script = recorded.under(rule=rule, strict=strict)
-        self.lines, self.result = tell(self.script)
-        replay = Replay(self.script)
-        replay.run()
-        rewind = Rewind(replay.log)
-        self.moments = rewind.moments(changes_only=False)
-        self.pane = TreePane(rewind, self.script.geometry, theme=self.theme, clock=False)
-        said = verdict(self.result, bool(self.script.expect), mismatches(self.result, self.script.expect))
-        faults = [fault["message"] for fault in self.result["violations"]]
-        if self.result["error"]:
-            faults.insert(0, self.result["error"]["message"])
-        self.verdict.value = verdict_panel(f"{said[0].upper()}{said[1:]}.", faults)
-        self.intro.value = _intro(self.script)
+        under = None if self.rule.value == RECORDED else self.rule.value
+        self.stage = shown = stage(self.case.value, under)
+        can = shown.strict is not None
+        if can and shown.strict != self.strict.value:
+            self.stage = shown = stage(self.case.value, under, strict=self.strict.value)
+        self.strict.layout.display = None if can else "none"
+        self.verdict.value = verdict_panel(shown.said, shown.faults, shown.right)
+        self.intro.value = _intro(shown)
+        self.repeat.value = repeat_panel([shown.command])
+        parts: list[Any] = [self.intro, self.verdict]
+        self.node_id = None
+        if shown.entries and shown.geometry is not None:
+            self._load(shown, shown.geometry)
+            parts += [w.HBox([self.play, self.slider], layout=w.Layout(flex_flow="row wrap")), self.pane]
+        else:
+            self.moments = []
+        self._tell_story()
+        parts += [self.story, *([w.HTML(marks_panel())] if self.moments else []), self.repeat]
+        self.body.children = tuple(parts)
+
+    def _load(self, shown: Stage, geometry: Geometry) -> None:
+        rewind = Rewind(shown.entries)
+        self.pane.load(rewind, geometry, clock=shown.clock)
+        self.moments = rewind.moments(changes_only=shown.clock)
         last = len(self.moments) - 1
         self._quiet = True
         self.slider.max = self.play.max = last
         self.slider.value = self.play.value = last
         self._quiet = False
-        self._show()
+        self.pane.show(self.moment)
 
     def _show(self, change: object = None) -> None:
-        if self._quiet:
+        if self._quiet or not self.moments:
             return
         try:
-            self.pane.show(self.moment)
-            self.story.value = _story(self.lines, None if self.slider.value == 0 else self.moment.step)
+            self.pane.show(self.moment, node_id=self.node_id)
+            self._tell_story()
         except Exception as error:  # an error in a callback would otherwise be seen by nobody
             self.message.value = error_panel(error)
 
+    def _tell(self, key: str) -> None:
+        """The history of a clicked node; of none where it was told already."""
+        self.node_id = None if self.node_id == int(key) else int(key)
+        self._show()
+
+    def _tell_story(self) -> None:
+        at_first = not self.moments or self.slider.value == 0
+        self.story.value = _story(self.stage, None if at_first else self.moment.step)
+
     def _write_report(self, path: str, *, advance: Any = None) -> Path:
-        return case_page(self.script).write(path, advance=advance)
+        return case_page(self.stage).write(path, advance=advance)
 
     def _repr_mimebundle_(self, **kwargs: Any) -> dict[str, Any]:
         """The live widget, and its picture for where no kernel or no script runs."""
         bundle: dict[str, Any] = super()._repr_mimebundle_(**kwargs)
-        if self.body.children:
+        if self.moments:
             bundle["image/svg+xml"] = bytes(self.pane.picture.value).decode()
         return bundle
 
 
-def _catalogued() -> dict[str, Case]:
-    """The cases of the catalogue that are scripts, by id."""
-    return {case.id: case for case in catalogue() if case.kind == "script"}
+def _choices(case: str, *more: str) -> list[tuple[str, str]]:
+    """What a case can be run under: as recorded, the engines that it speaks of, every rule, every engine."""
+    own = engines_of(case)
+    names = dict.fromkeys([*own, *RULES, *PRESETS, *(name for name in more if name != RECORDED)])
+    return [(RECORDED, RECORDED), *((f"rule {n}" if n in RULES else f"engine {n}", n) for n in names)]
 
 
-def _find(name: str) -> Script:
-    """A bundled script, a case of the catalogue, or a file. A case runs under the rule that shows it, where that is one
-    rule of ours, with checks off."""
-    case = _catalogued().get(name)
-    if case is None or name in script_names():
-        return find_script(name)
-    raw = {
-        "geometry": dict(case.geometry),
-        "pools": dict(case.pools),
-        "steps": [dict(step) for step in case.steps],
-        "decode_grid": case.decode_grid,
-        "rule": case.shows if case.shows in RULES else "absolute",
-        "strict": False,
-        "source": case.thread,
-        "story": f"{case.title}. {case.explanation} Faulty: {case.faulty}. Right: {case.right}.",
-    }
-    return load_script(raw, case.id)
+def _known(name: str) -> None:
+    try:
+        preset(name)
+    except ValueError:
+        RULES[name]  # says which rules there are
 
 
-def _intro(script: Script) -> str:
-    source = f"<b>{escape(script.source)}</b> · " if script.source else ""
-    rule = f"rule <code>{escape(script.rule)}</code>: {escape(RULES[script.rule].summary)}"
-    story = f"<div>{escape(script.story)}</div>" if script.story else ""
-    return f'<div style="line-height:1.4;max-width:900px">{source}{rule}{story}</div>'
+def _intro(shown: Stage) -> str:
+    source = f"<b>{escape(shown.source)}</b>" if shown.source else ""
+    about = escape(shown.about)
+    story = f"<div>{escape(shown.story)}</div>" if shown.story else ""
+    head = " · ".join(part for part in (source, about) if part)
+    return f'<div style="line-height:1.4;max-width:900px">{head}{story}</div>'
 
 
-def _story(lines: Sequence[str], step: int | None) -> str:
-    """The whole story, the chosen step in bold; where it ended, and the tree, come last."""
+def _story(shown: Stage, step: int | None) -> str:
+    """Tables of the case, or the whole story with the chosen step in bold; where it ended, and the tree, come last."""
+    parts = []
+    if shown.rows:
+        parts.append(
+            f'<div style="line-height:1.35;overflow:auto;max-height:340px">{table_html(shown.rows)}</div>'
+        )
+    if not shown.entries and shown.geometry is not None:
+        parts.append(geometry_html(shown.geometry))
+    if shown.lines:
+        parts.append(_listing(shown.lines, step))
+    return "".join(parts)
+
+
+def _listing(lines: Sequence[str], step: int | None) -> str:
     shown, here = [], False
     for line in lines:
         if line.startswith("step "):

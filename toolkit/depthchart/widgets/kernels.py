@@ -14,11 +14,11 @@ import pandas as pd
 
 from depthchart.charts.kernels import KERNEL_COLUMNS, kernel_chart
 from depthchart.charts.layout import require_columns
-from depthchart.charts.style import to_svg
 from depthchart.datafiles import data_path
 from depthchart.display import table_html
 from depthchart.report import Page, frame_rows
 from depthchart.widgets.background import Advance, WorkBar
+from depthchart.widgets.clickable import AUTO, Picture, Theme
 from depthchart.widgets.panels import error_panel
 from depthchart.widgets.reporting import ReportBar
 
@@ -30,7 +30,7 @@ WIDTHS = (16, 32, 64, 128)
 _FACTS = ("device", "threads", "load", "torch", "command")
 
 
-def kernel_explorer(table: str | Path | None = None, *, theme: str = "light") -> KernelExplorer:
+def kernel_explorer(table: str | Path | None = None, *, theme: str = AUTO) -> KernelExplorer:
     """Throughput and share of the roofline of the scan kernels against their chunk width.
 
     ``table`` is a CSV of ``python -m depthchart_kernels.bench`` (default: the bundled one, made on a CPU). New measurements
@@ -46,13 +46,15 @@ def kernel_explorer(table: str | Path | None = None, *, theme: str = "light") ->
 
 
 class KernelExplorer(w.VBox):
-    """Controls ``source`` and ``ops``, and ``measure`` with ``length`` and ``rounds``; ``rows`` is what is shown."""
+    """Controls ``source``, ``tokens``, ``ops``; ``measure`` with ``length``, ``rounds``; ``rows`` is what is shown."""
 
-    def __init__(self, recorded: pd.DataFrame, theme: str = "light") -> None:
-        self.tables, self.theme = {RECORDED: recorded}, theme
+    def __init__(self, recorded: pd.DataFrame, theme: str = AUTO) -> None:
+        self.tables = {RECORDED: recorded}
         self.source = w.Dropdown(description="source", options=[RECORDED], layout=w.Layout(width="260px"))
         ops = sorted(recorded["op"].unique())
         self.ops = w.SelectMultiple(description="operators", options=ops, value=ops, rows=len(ops))
+        self.tokens = w.Dropdown(description="of tokens", layout=w.Layout(width="180px"))
+        self._offer_lengths()
         self.length = w.Dropdown(
             description="tokens", options=LENGTHS, value=512, layout=w.Layout(width="180px")
         )
@@ -60,27 +62,28 @@ class KernelExplorer(w.VBox):
             description="rounds", value=3, min=2, max=50, layout=w.Layout(width="160px")
         )
         self.measure = WorkBar("Measure here", self._measure, self.length, self.rounds)
-        self.picture = w.Image(format="svg+xml", layout=w.Layout(width="100%", max_width="960px"))
+        self.picture = Picture(alt="throughput and share of the roofline against chunk width")
+        self.theme = Theme(theme, self.picture, self.redraw)
         self.facts, self.table, self.message = w.HTML(), w.HTML(), w.HTML()
         self.report = ReportBar(self._write_report, "out/kernels.html")
-        top = w.HBox([self.source, self.ops])
+        top = w.HBox([self.source, self.tokens, self.ops], layout=w.Layout(flex_flow="row wrap"))
         super().__init__([top, self.measure, self.message, self.facts, self.picture, self.table, self.report])
         self.add_class("depthchart-kernel-explorer")
-        for control in (self.source, self.ops):
+        for control in (self.source, self.tokens, self.ops):
             control.observe(self._changed, names="value")
         self.redraw()
 
     @property
     def rows(self) -> pd.DataFrame:
-        """The measurements of the chosen source and operators."""
+        """The measurements of the chosen source, sequence length and operators."""
         table = self.tables[self.source.value]
-        return table[table["op"].isin(self.ops.value)]
+        return table[table["op"].isin(self.ops.value) & table["length"].eq(self.tokens.value)]
 
     def redraw(self) -> None:
         """Show what is chosen; an error is shown in its own words."""
         try:
             rows = self.rows
-            self.picture.value = to_svg(kernel_chart(rows, theme=self.theme)).encode()
+            self.picture.show(kernel_chart(rows, theme=self.theme.name))
             self.table.value = (
                 f'<div style="line-height:1.3">{table_html(_table(rows), numeric=range(2, 8))}</div>'
             )
@@ -89,8 +92,16 @@ class KernelExplorer(w.VBox):
         except Exception as error:  # an error in a callback would otherwise be seen by nobody
             self.message.value = error_panel(error)
 
-    def _changed(self, change: object) -> None:
+    def _changed(self, change: Any) -> None:
+        if change["owner"] is self.source:
+            self._offer_lengths()
         self.redraw()
+
+    def _offer_lengths(self) -> None:
+        """The lengths that the chosen table holds; the longest is shown first."""
+        lengths = sorted(self.tables[self.source.value]["length"].unique().tolist())
+        self.tokens.options = lengths
+        self.tokens.value = lengths[-1] if lengths else None
 
     def _measure(self, advance: Advance) -> str:
         """Run the kernels' own benchmark; each line that it prints is one case done."""
@@ -104,6 +115,7 @@ class KernelExplorer(w.VBox):
             self.tables[LIVE] = pd.read_csv(out)
         self.source.options = list(self.tables)
         self.source.value = LIVE
+        self._offer_lengths()
         self.redraw()
         return f"measured {len(self.tables[LIVE])} cases on this machine"
 
@@ -111,7 +123,9 @@ class KernelExplorer(w.VBox):
         page = Page("Scan kernels against their chunk width")
         page.section("Throughput and share of the roofline")
         page.figure(
-            kernel_chart(self.rows), "The fastest round, and down to the median.", {"rows": self.rows}
+            kernel_chart(self.rows, theme="light"),
+            "The fastest round, and down to the median.",
+            {"rows": self.rows},
         )
         page.table(_table(self.rows), range(2, 8))
         return page.provenance(dict(_told(self.rows))).write(path, advance=advance)

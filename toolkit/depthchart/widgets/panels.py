@@ -6,11 +6,26 @@ from collections.abc import Iterable
 from html import escape
 
 from depthchart.cases.one_path import OnePath
-from depthchart.charts.style import palette
+from depthchart.charts.style import Palette
 from depthchart.display import table_html
 from depthchart.geometry import Advice, Geometry
 
-__all__ = ["advice_panel", "decision_panel", "error_panel", "grid_line", "verdict_panel"]
+__all__ = [
+    "advice_panel",
+    "decision_panel",
+    "error_panel",
+    "grid_line",
+    "marks_panel",
+    "repeat_panel",
+    "verdict_panel",
+]
+
+
+# Middle tones that are read on a white page and on a black one; meanings as in charts.style.
+_BOTH = Palette(
+    kv="#7fb3d5", kv_edge="#3d8fc9", state="#1a9c74", tombstone="#8a929b", misplaced="#d9651f", refused="#c2559e",
+    locked="#3d8fc9", ink="currentColor", muted="#868e97", grid="#8a929b", paper="transparent",
+)  # fmt: skip
 
 
 def grid_line(geometry: Geometry, rule: str) -> str:
@@ -25,10 +40,11 @@ def grid_line(geometry: Geometry, rule: str) -> str:
     return _small(" · ".join(f"{name} <b>{tokens:,}</b>" for name, tokens in grids) + " tokens")
 
 
-def verdict_panel(sentence: str, faults: Iterable[str]) -> str:
-    """What the second request gains, and the broken invariants below it."""
-    colours, broken = palette(), list(faults)
-    edge = colours.misplaced if broken else colours.state
+def verdict_panel(sentence: str, faults: Iterable[str], right: bool | None = True) -> str:
+    """What came of it, and the broken invariants below it. ``right``: whether it is what was asked for (None: nothing
+    ran); the edge tells it by its colour."""
+    broken = list(faults)
+    edge = _BOTH.misplaced if broken else _BOTH.state if right else _BOTH.muted if right is None else _BOTH.refused
     items = "".join(f"<li>{escape(text)}</li>" for text in dict.fromkeys(broken))
     told = f'<ul style="margin:2px 0 0;padding-left:20px">{items}</ul>' if items else ""
     return f'<div style="{_box(edge)}">{escape(sentence)}{told}</div>'
@@ -41,7 +57,7 @@ def decision_panel(path: OnePath) -> str:
 
 def advice_panel(remarks: Iterable[Advice]) -> str:
     """What a geometry costs or breaks, worst first."""
-    c = palette()
+    c = _BOTH
     colours = {"breaks": c.misplaced, "costs": c.locked, "note": c.muted}
     order = list(colours)
     items = [
@@ -56,7 +72,7 @@ def advice_panel(remarks: Iterable[Advice]) -> str:
 
 def error_panel(error: Exception) -> str:
     """An error's own words, where the picture would be."""
-    return f'<div role="alert" style="{_box(palette().misplaced)}">{escape(str(error))}</div>'
+    return f'<div role="alert" style="{_box(_BOTH.misplaced)}">{escape(str(error))}</div>'
 
 
 def _small(html: str) -> str:
@@ -67,9 +83,9 @@ def _box(edge: str) -> str:
     return f"border-left:4px solid {edge};padding:4px 10px;margin:4px 0;line-height:1.4"
 
 
-def marks_panel(theme: str = "light") -> str:
+def marks_panel() -> str:
     """What the marks of a checkpoint chart mean, folded."""
-    c = palette(theme)
+    c = _BOTH
     marks = (
         ("▬", c.kv_edge, "a bar is a node of the tree: KV of the tokens from its start to its end"),
         ("●", c.state, "a state that has read exactly the tokens up to here: a request can go on from it"),
@@ -94,3 +110,11 @@ def marks_panel(theme: str = "light") -> str:
     )
     summary = '<summary style="cursor:pointer">What the marks mean</summary>'
     return f'<details>{summary}<table style="line-height:1.4">{rows}</table></details>'
+
+
+def repeat_panel(lines: Iterable[str], what: str = "it") -> str:
+    """How to do again what is shown, folded: a command, or lines of Python; ``what`` is what they repeat."""
+    text = escape("\n".join(lines))
+    summary = f'<summary style="cursor:pointer">To repeat {what}</summary>'
+    style = "line-height:1.35;font-size:12px;margin:4px 0;overflow-x:auto;white-space:pre-wrap"
+    return f'<details>{summary}<pre style="{style}">{text}</pre></details>'

@@ -10,9 +10,11 @@ import ipywidgets as w
 
 from depthchart.events import Entry, Violation
 from depthchart.geometry import Geometry
+from depthchart.report.repeat import repeat_lines
 from depthchart.rewind import Moment, Rewind
 from depthchart.run import Run
-from depthchart.widgets.panels import error_panel, marks_panel
+from depthchart.widgets.clickable import AUTO
+from depthchart.widgets.panels import error_panel, marks_panel, repeat_panel
 from depthchart.widgets.reporting import ReportBar
 from depthchart.widgets.tree_pane import TreePane
 
@@ -25,12 +27,13 @@ FRAMES = 240  # a long run is played in about so many steps
 
 
 def tree_explorer(
-    run: Run | Iterable[Entry], geometry: Geometry | None = None, *, theme: str = "light"
+    run: Run | Iterable[Entry], geometry: Geometry | None = None, *, theme: str = AUTO
 ) -> TreeExplorer:
-    """A slider and a play button over a run's events, one request alone or all, and any node's history.
+    """A slider and a play button over a run's events, one request alone or all, and any node's history (click it).
 
     ``run`` may also be bare events (``Replay.log``, ``OnePath.log``); then ``geometry`` says on which grids. Opens on the
-    first broken invariant where there is one, else on the end. Raises ValueError where the geometry is missing or
+    first broken invariant where there is one, else on the end. ``theme`` is "light", "dark" or "auto" (as the page is).
+    Raises ValueError where the geometry is missing or
     the theme is unknown.
     """
     if not isinstance(run, Run) and geometry is None:
@@ -41,7 +44,7 @@ def tree_explorer(
 class TreeExplorer(w.VBox):
     """Controls ``slider``, ``play``, ``by``, ``request`` and ``node``; ``redraw_ms`` is how long the last redraw took."""
 
-    def __init__(self, run: Run | Iterable[Entry], geometry: Geometry, theme: str = "light") -> None:
+    def __init__(self, run: Run | Iterable[Entry], geometry: Geometry, theme: str = AUTO) -> None:
         self.rewind = Rewind(run.log if isinstance(run, Run) else run)
         self.moments: list[Moment] = []
         self.redraw_ms, self._busy = 0.0, False
@@ -49,13 +52,16 @@ class TreeExplorer(w.VBox):
         self._make_controls()
         self.message, self.timing = w.HTML(), w.HTML()
         self.report = ReportBar(run.report, "out/report.html") if isinstance(run, Run) else None
+        wrap = w.Layout(flex_flow="row wrap")
         rows: list[Any] = [
-            w.HBox([self.play, self.slider, self.timing]),
-            w.HBox([self.by, self.request, self.node]),
+            w.HBox([self.play, self.slider, self.timing], layout=wrap),
+            w.HBox([self.by, self.request, self.node], layout=wrap),
             self.message,
             self.pane,
-            w.HTML(marks_panel(theme)),
+            w.HTML(marks_panel()),
         ]
+        if isinstance(run, Run):
+            rows.append(w.HTML(repeat_panel(repeat_lines(run), "this run")))
         super().__init__(rows + ([self.report] if self.report else []))
         self.add_class("depthchart-tree-explorer")
         self._set_moments(_opening(self.rewind))
@@ -63,10 +69,14 @@ class TreeExplorer(w.VBox):
             control.observe(self._changed, names="value")
         self.by.observe(lambda change: self._set_moments(self.moment.count), names="value")
         self.play.observe(self._from_the_start, names="playing")
+        self.pane.picture.on_click(self._tell)
 
     def _make_controls(self) -> None:
         self.slider = w.IntSlider(
-            description="moment", continuous_update=False, layout=w.Layout(width="520px"), readout_format="d"
+            description="moment",
+            continuous_update=False,
+            layout=w.Layout(width="520px", max_width="98%"),
+            readout_format="d",
         )
         self.play = w.Play(interval=FASTEST_MS, show_repeat=False)
         self._link = w.jslink((self.play, "value"), (self.slider, "value"))
@@ -132,6 +142,11 @@ class TreeExplorer(w.VBox):
             self.node.options = options
             self.node.value = chosen
             self._busy = False
+
+    def _tell(self, key: str) -> None:
+        """The history of a clicked node; of none where it was told already."""
+        if int(key) in (node_id for _, node_id in self.node.options):
+            self.node.value = NO_NODE if self.node.value == int(key) else int(key)
 
     def _from_the_start(self, change: Any) -> None:
         """Pressing play at the end begins anew."""

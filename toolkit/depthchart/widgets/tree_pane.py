@@ -7,11 +7,11 @@ from html import escape
 
 import ipywidgets as w
 
-from depthchart.charts.style import palette, to_svg
 from depthchart.display import table_html
 from depthchart.geometry import Geometry
 from depthchart.moments import headline, moment_chart, moment_words
 from depthchart.rewind import Moment, Rewind
+from depthchart.widgets.clickable import AUTO, Drawn, Picture, Theme
 
 __all__ = ["TreePane"]
 
@@ -23,35 +23,47 @@ MOST_PAST = 200
 class TreePane(w.VBox):
     """Shows one moment after another of ``rewind``; ``node_id`` is the node whose history is told."""
 
-    def __init__(
-        self, rewind: Rewind, geometry: Geometry, *, theme: str = "light", clock: bool = True
-    ) -> None:
-        palette(theme)
-        self.clock = clock
-        self.rewind, self.geometry, self.theme = rewind, geometry, theme
-        self._pictures: OrderedDict[tuple[object, ...], bytes] = OrderedDict()
+    def __init__(self, rewind: Rewind, geometry: Geometry, *, theme: str = AUTO, clock: bool = True) -> None:
+        self.load(rewind, geometry, clock=clock)
         self.head, self.words, self.past = w.HTML(), w.HTML(), w.HTML()
-        self.picture = w.Image(
-            format="svg+xml", layout=w.Layout(width="100%", max_width="960px", object_fit="contain")
-        )
+        self.picture = Picture(alt="the radix tree over token depth; click a node for its history")
+        self.theme = Theme(theme, self.picture, self._again)
         super().__init__([self.head, self.picture, self.words, self.past])
         self.add_class("depthchart-tree")
 
+    def load(self, rewind: Rewind, geometry: Geometry, *, clock: bool = True) -> None:
+        """Take another run's events; ``show`` draws them. ``clock``: whether their times mean anything."""
+        self.rewind, self.geometry, self.clock = rewind, geometry, clock
+        self._pictures: OrderedDict[tuple[object, ...], Drawn] = OrderedDict()
+        self._shown: tuple[Moment, str, int | None] | None = None
+
     def show(self, moment: Moment, request: str = "", node_id: int | None = None) -> None:
         """Draw a moment; of one ``request`` alone where it is given, with the history of ``node_id``."""
-        self.picture.value = self._drawn(moment, request)
+        self._shown = moment, request, node_id
+        self.picture.show(self._drawn(moment, request))
+        self.picture.chosen = [] if node_id is None else [str(node_id)]
         self.head.value = f"<b>{escape(headline(self.rewind, moment, clock=self.clock))}</b>"
         self.words.value = _list(moment_words(self.rewind, moment))
         self.past.value = "" if node_id is None else _history(self.rewind, moment, node_id)
 
-    def _drawn(self, moment: Moment, request: str) -> bytes:
-        """The picture as SVG; the last ones are kept, since one goes back and forth."""
-        key = (moment.first, moment.count, request, self.theme)
+    def _again(self) -> None:
+        """The same moment in the other theme."""
+        if self._shown is not None:
+            self.show(*self._shown)
+
+    def _drawn(self, moment: Moment, request: str) -> Drawn:
+        """The picture and its spots; the last ones are kept, since one goes back and forth."""
+        key = (moment.first, moment.count, request, self.theme.name)
         if key not in self._pictures:
             figure = moment_chart(
-                self.rewind, moment, self.geometry, request=request, theme=self.theme, clock=self.clock
+                self.rewind,
+                moment,
+                self.geometry,
+                request=request,
+                theme=self.theme.name,
+                clock=self.clock,
             )
-            self._pictures[key] = to_svg(figure).encode()
+            self._pictures[key] = Picture.draw(figure)
             if len(self._pictures) > KEPT_PICTURES:
                 self._pictures.popitem(last=False)
         self._pictures.move_to_end(key)

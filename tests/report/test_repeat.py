@@ -1,0 +1,68 @@
+"""What a report tells to repeat a run does repeat it: the Python lines and the command are carried out."""
+
+import shlex
+
+import pytest
+
+from depthchart import Geometry, Run, load_trace
+from depthchart.cli import main
+from depthchart.datafiles import data_path
+from depthchart.presets import preset
+from depthchart.report.repeat import repeat_call, repeat_command, trace_call
+from depthchart.simulate import simulate
+from depthchart.traces import Trace
+
+WIDE = Geometry(64, dcp_size=8)
+
+
+def a_file():
+    return str(next(data_path("traces").glob("agentic*")))
+
+
+def plain(tmp_path):
+    return simulate(load_trace("agentic", limit=12), WIDE, "prefix_relative", kv_tokens=65_536, state_slots=24, strict=False)
+
+
+def from_a_file(tmp_path):
+    return simulate(load_trace(a_file()).head(9), Geometry(16), policy="lpm", kv_tokens=32_768, state_slots=16)
+
+
+def an_engine(tmp_path):
+    settings = preset("sglang").apply(WIDE, 65_536, 24).settings
+    return simulate(load_trace("agentic", limit=12), WIDE, **settings)
+
+
+@pytest.mark.parametrize("made", [plain, from_a_file, an_engine])
+def test_the_command_repeats_the_run(made, tmp_path, capsys):
+    run = made(tmp_path)
+    program, verb, *words = shlex.split(repeat_command(run))
+    assert (program, verb) == ("depthchart", "simulate")
+    assert words[0] == run.loaded["path"]
+    main([verb, *words, "--out", str(tmp_path / "again")])
+    again = Run.load(tmp_path / "again")
+    assert again.log.entries == run.log.entries
+    assert again.loaded == run.loaded
+
+
+@pytest.mark.parametrize("made", [plain, from_a_file])
+def test_the_lines_repeat_the_run(made, tmp_path):
+    run, given = made(tmp_path), {}
+    exec("\n".join(repeat_call(run)), given)
+    assert given["run"].log.entries == run.log.entries
+
+
+def test_an_engine_is_named_by_its_preset(tmp_path):
+    assert "--preset sglang " in repeat_command(an_engine(tmp_path))
+    assert "--rule prefix_relative " in repeat_command(plain(tmp_path))
+
+
+def test_the_readers_options_are_told_and_the_command_admits_that_it_has_none():
+    loaded = {"path": "a b.jsonl", "format": "mooncake", "seed": 3}
+    assert trace_call(loaded, "a", 5) == "load_trace('a b.jsonl', format='mooncake', seed=3).head(5)"
+
+
+def test_a_trace_made_in_python_is_not_given_a_path():
+    loaded = load_trace("agentic", limit=3)
+    run = simulate(Trace("mine", loaded.requests), WIDE, kv_tokens=65_536, state_slots=24)
+    assert "no command: the trace 'mine' was not read from a file" in repeat_command(run)
+    assert any("was made in Python" in line for line in repeat_call(run))
