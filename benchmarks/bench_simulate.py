@@ -3,10 +3,12 @@
     python benchmarks/bench_simulate.py trace conversation_trace.jsonl.gz
     python benchmarks/bench_simulate.py grid conversation_trace.jsonl.gz --workers 2
     python benchmarks/bench_simulate.py growth --requests 1000,10000,100000,1000000
+    python benchmarks/bench_simulate.py growth --one-at-a-time
 
 ``trace`` and ``grid`` run Mooncake's conversation trace (FAST25 release) through scheduler, cache and time model, reading
-and preparing it not counted. ``growth`` streams synthetic chat (``depthchart.streaming``), each length in a process of its
-own, whose largest resident set is read at its end. CPU seconds, but for the grid's wall time.
+it not counted. ``growth`` streams synthetic chat (``depthchart.streaming``, or one request at a time without the step loop,
+``depthchart.serial``), each length in a process of its own, whose largest resident set is read at its end. CPU
+seconds, but for the grid's wall time.
 """
 
 from __future__ import annotations
@@ -26,6 +28,7 @@ from pathlib import Path
 from depthchart.files import whole_file
 from depthchart.geometry import Geometry
 from depthchart.provenance import provenance
+from depthchart.serial import serve_each
 from depthchart.simulate import simulate
 from depthchart.streaming import stream
 from depthchart.traces import load_trace
@@ -44,16 +47,21 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("what", choices=["trace", "grid", "growth"])
     parser.add_argument("path", nargs="?", type=Path, help="trace: file of the conversation trace")
     parser.add_argument("--limit", type=int, help="its first so many requests only")
+    parser.add_argument("--pages", default=",".join(map(str, PAGES)), help="grid: tree pages")
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--requests", default="1000,10000,100000,1000000")
+    parser.add_argument(
+        "--one-at-a-time", action="store_true", help="growth: cache alone, without the step loop"
+    )
     parser.add_argument("--csv", type=Path)
     args = parser.parse_args(argv)
     if args.what == "growth":
-        rows = [in_own_process(growth, int(count)) for count in args.requests.split(",")]
+        measured = growth_alone if args.one_at_a_time else growth
+        rows = [in_own_process(measured, int(count)) for count in args.requests.split(",")]
     elif args.path is None:
         parser.error(f"path: is missing; {args.what} needs the conversation trace")
     else:
-        grid = list(itertools.product(PAGES, RULES, POOLS))
+        grid = list(itertools.product(map(int, args.pages.split(",")), RULES, POOLS))
         rows = (one_trace if args.what == "trace" else whole_grid)(args.path, args.limit, grid, args.workers)
     show(rows, args.csv)
     return 0
@@ -111,11 +119,25 @@ def growth(count: int) -> dict:
     spent = time.process_time() - start
     assert totals.finished == count
     assert not totals.violations
+    return grown(count, totals.prompt_tokens, totals.reused_tokens, totals.steps, spent)
+
+
+def growth_alone(count: int) -> dict:
+    """The same requests one at a time, on the same pools."""
+    start = time.process_time()
+    prompt = reused = 0
+    for served in serve_each(chat(count), Geometry(64), "absolute", kv_tokens=400_000, state_slots=256):
+        prompt += served.prompt_tokens
+        reused += served.reused_tokens
+    return grown(count, prompt, reused, 0, time.process_time() - start)
+
+
+def grown(count: int, prompt: int, reused: int, steps: int, spent: float) -> dict:
     return {
         "requests": count,
-        "prompt_tokens": totals.prompt_tokens,
-        "reuse": round(totals.reused_tokens / totals.prompt_tokens, 4),
-        "steps": totals.steps,
+        "prompt_tokens": prompt,
+        "reuse": round(reused / prompt, 4),
+        "steps": steps,
         "cpu_s": round(spent, 2),
         "us_a_request": round(spent / count * 1e6, 1),
         "peak_mib": round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024, 1),

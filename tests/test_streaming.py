@@ -9,6 +9,7 @@ import pytest
 
 from depthchart import Geometry, tokens
 from depthchart.cache import Memory
+from depthchart.cache import eviction as cache_eviction
 from depthchart.serial import serve, serve_each
 from depthchart.simulate import simulate
 from depthchart.streaming import stream
@@ -63,12 +64,22 @@ def fresh_chat(count):
         )
 
 
-@pytest.mark.parametrize("how", ["stream", "serve"])
-def test_memory_does_not_grow_with_the_stream(how, monkeypatch):
+@pytest.mark.parametrize(
+    ("how", "kv_tokens", "eviction"),
+    [
+        pytest.param("stream", 2_000, "lru", id="stream, KV short"),
+        pytest.param("serve", 2_000, "lru", id="serve, KV short"),
+        pytest.param("serve", 200_000, "lru", id="states short: leaves go with them"),
+        pytest.param("serve", 200_000, "gain", id="states short, by gain"),
+    ],
+)
+def test_memory_does_not_grow_with_the_stream(how, kv_tokens, eviction, monkeypatch):
     """What Python holds after 400 and after 2,000 requests, the tree being as large: less than 32 bytes a request more,
     where one stretch of the index, one node or one result alone takes hundreds."""
     monkeypatch.setattr(tokens, "FEW_STRETCHES", 64)
-    geometry, pools, held = Geometry(1, chunk_width=4), {"kv_tokens": 2_000, "state_slots": 40}, []
+    monkeypatch.setattr(cache_eviction, "FEW_LEAVES", 64)
+    pools = {"kv_tokens": kv_tokens, "state_slots": 40, "eviction": eviction}
+    geometry, held = Geometry(1, chunk_width=4), []
 
     def watched():
         for number, request in enumerate(fresh_chat(2_001)):

@@ -112,6 +112,9 @@ class PageAllocator:
 
     def _surely_used(self, pages: Sequence[int]) -> bool:
         """A quick look at many pages: True only where all are in use and none is named twice."""
+        span = _consecutive(pages)
+        if span is not None:
+            return span.stop <= self.total_pages and self._used.find(0, span.start, span.stop) < 0
         numbers = np.sort(np.asarray(pages, np.int32))
         if numbers[0] < 0 or numbers[-1] >= self.total_pages or not (numbers[1:] > numbers[:-1]).all():
             return False
@@ -121,8 +124,19 @@ class PageAllocator:
         if len(pages) < MANY_PAGES:
             for page in pages:
                 self._used[page] = used
-        else:
-            np.frombuffer(self._used, np.uint8)[np.asarray(pages, np.int32)] = used
+            return
+        span = _consecutive(pages)
+        marks = np.frombuffer(self._used, np.uint8)
+        marks[np.asarray(pages, np.int32) if span is None else span] = used
+
+
+def _consecutive(pages: Sequence[int]) -> slice | None:
+    """The pages as a slice where each follows the one before, as most do that were taken together."""
+    first, count = pages[0], len(pages)
+    if first < 0 or pages[-1] != first + count - 1:
+        return None
+    span = np.arange(first, first + count, dtype=np.int32)
+    return slice(first, first + count) if np.asarray(pages, np.int32).tobytes() == span.tobytes() else None
 
 
 def check_segments(segments: Sequence[Segment], page: int, row_tokens: int) -> None:

@@ -15,6 +15,7 @@ from depthchart.errors import one_of
 
 __all__ = ["ORDERS", "POLICIES", "LeafOrder", "LeafQueue", "leaf_order"]
 
+FEW_LEAVES = 1024  # below this nothing is worth clearing out
 Key: TypeAlias = Callable[[Node], Any]
 
 
@@ -47,11 +48,14 @@ class LeafQueue(LeafOrder):
     def __init__(self, policy: str) -> None:
         self._key = POLICIES[policy]
         self._heap: list[tuple[Any, int, Node]] = []
+        self._limit = FEW_LEAVES
 
     def offer(self, node: Node) -> None:
         if not node.in_heap:
             node.in_heap = True
             heapq.heappush(self._heap, (self._key(node), node.node_id, node))
+            if len(self._heap) > self._limit:
+                self._drop_removed()
 
     def pop(self) -> Node | None:
         """The next evictable leaf, or None. It leaves the queue; a locked or inner node is dropped from
@@ -66,6 +70,12 @@ class LeafQueue(LeafOrder):
                 continue
             return node
         return None
+
+    def _drop_removed(self) -> None:
+        """Nodes that went with their state never come to the front where KV is not short."""
+        self._heap = [entry for entry in self._heap if entry[2].parent is not None]
+        heapq.heapify(self._heap)
+        self._limit = max(2 * len(self._heap), FEW_LEAVES)
 
 
 class _Waiting(NamedTuple):
@@ -158,9 +168,13 @@ class ScanOrder(LeafOrder):
     def __init__(self, score: Callable[[list[Node]], list[float]]) -> None:
         self._score = score
         self.leaves: dict[Node, None] = {}
+        self._limit = FEW_LEAVES
 
     def offer(self, node: Node) -> None:
         self.leaves[node] = None
+        if len(self.leaves) > self._limit:  # nodes that went with their state
+            self.leaves = {leaf: None for leaf in self.leaves if leaf.parent is not None}
+            self._limit = max(2 * len(self.leaves), FEW_LEAVES)
 
     def pop(self) -> Node | None:
         leaves = [node for node in self.leaves if _evictable(node)]
