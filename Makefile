@@ -14,7 +14,7 @@ JOBS ?= 2
 export OMP_NUM_THREADS ?= 1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo lab dashboard test lint bench notebooks pictures clean
+.PHONY: help demo lab dashboard test lint bench gpu notebooks pictures clean
 .DELETE_ON_ERROR:
 
 help: ## list the verbs
@@ -41,6 +41,11 @@ lint: $(VENV)/dev.stamp ## ruff, mypy, import contracts, notebooks without outpu
 bench: $(VENV)/dev.stamp ## run every benchmarks/bench_*.py
 	$(if $(BENCHMARKS),,$(error no benchmarks/bench_*.py to run))
 	set -e; for script in $(BENCHMARKS); do echo "== $$script"; $(BIN)/python $$script; done
+
+# Runs with the machine's own torch and Triton, which fit its driver; nothing is installed.
+gpu: ## on a machine with a GPU: its tests, every golden, the goals' shapes; writes out/gpu_goals.csv
+	mkdir -p out
+	PYTHONPATH=kernels:toolkit $(PYTHON) -m depthchart_kernels.goals --out out/gpu_goals.csv
 
 notebooks: $(VENV)/dev.stamp ## run every notebook into out/notebooks/, sources stay as they are
 	$(if $(NOTEBOOKS),,$(error no notebooks/*.ipynb to run))

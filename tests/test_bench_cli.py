@@ -1,12 +1,14 @@
-"""``depthchart bench kernels`` as a user runs it."""
+"""``depthchart bench kernels`` and ``bench tree`` as a user runs them."""
 
 import csv
 import json
 
 import pytest
 
+from depthchart import sglang_peer
 from depthchart.cli import main
 from depthchart.commands import bench
+from depthchart.tree_bench import measure
 
 SMALL = [
     "--op",
@@ -92,3 +94,55 @@ def test_a_table_of_another_kind(capsys, tmp_path):
     other.write_text("hardware,seconds\nh200,1\n")
     assert main(["bench", "kernels", "--table", str(other)]) == 2
     assert "lacks the columns op, impl" in capsys.readouterr().err
+
+
+def test_the_tree_is_measured_on_the_stated_load(capsys, tmp_path):
+    """Matched tokens by arithmetic: turn k of a session finds the k whole turns before it, floored to the page."""
+    out = tmp_path / "tree.csv"
+    words = ["--pages", "64,512", "--sessions", "2", "--rounds", "1", "--csv", str(out)]
+    assert main(["bench", "tree", *words, "--json"]) == 0
+    rows = json.loads(capsys.readouterr().out)["rows"]
+    assert [(row["part"], row["who"], row["page"]) for row in rows] == [
+        (part, "depthchart", page) for page in (64, 512) for part in ("tree", "lifecycle")
+    ]
+    for row in rows:
+        assert row["us_a_request"] > 0
+        if row["part"] == "tree":
+            page = row["page"]
+            known = sum((2000 + 500 * turn) // page * page for turn in range(1, 10))
+            assert row["matched_tokens"] == 2 * known
+    written = [line for line in out.read_text().splitlines() if not line.startswith("#")]
+    assert len(list(csv.DictReader(written))) == 4
+
+
+def test_without_sglang_ours_is_shown_with_the_method(capsys, monkeypatch):
+    monkeypatch.setattr(sglang_peer, "find_spec", lambda name: None)
+    words = ["--pages", "512", "--sessions", "1", "--rounds", "1"]
+    assert main(["bench", "tree", "--against", "sglang", *words]) == 0
+    shown = capsys.readouterr().out
+    assert "sglang is not installed" in shown
+    assert "CPU time of one thread" in shown
+
+
+@pytest.mark.peer
+def test_sglangs_own_tree_matches_the_same_tokens():
+    pytest.importorskip("sglang")
+    for page in (1, 64, 512):
+        rows = measure(page, 3, 1, sglang_peer.CORES)
+        assert len({row.matched_tokens for row in rows if row.part == "tree"}) == 1
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["tree", "--pages", "0"], "--pages '0'"),
+        (["tree", "--sessions", "x"], "--sessions 'x'"),
+        (["tree", "--against", "vllm"], "nearest: sglang"),
+        (["tree", "--op", "ssd"], "--op: is no flag of bench tree"),
+        (["kernels", "--pages", "1"], "--pages: is no flag of bench kernels"),
+    ],
+    ids=["page", "sessions", "peer", "kernels' flag", "tree's flag"],
+)
+def test_flags_that_do_not_fit(capsys, words, message):
+    assert main(["bench", *words]) == 2
+    assert message in capsys.readouterr().err

@@ -1,7 +1,9 @@
 """Time models: hand-made sums, published kernel speeds, and what a hit is worth."""
 
 import pickle
+import sys
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -9,33 +11,15 @@ from depthchart.cost import LinearCost, hit_value_s, prefill_s
 from depthchart.geometry import Geometry
 from depthchart.hardware import HARDWARE, Hardware
 from depthchart.kernel_tables import KernelTable, Shape
-from depthchart.models import MODELS, Model
+from depthchart.models import MODELS
 from depthchart.roofline import Efficiency, Roofline, StepTime
 from depthchart.scheduler.work import Work
 from depthchart.simulate import simulate
 from depthchart.traces.trace import Trace, TraceRequest
 
-# One attention layer and two recurrent ones in chunks of 4, all numbers small enough for hand-made sums.
-TINY = Model(
-    name="tiny",
-    layers=3,
-    attention_layers=1,
-    attention_kind="gqa",
-    q_heads=4,
-    kv_heads=2,
-    qk_dim=8,
-    v_dim=8,
-    recurrent_kind="gdn",
-    recurrent_layers=2,
-    key_heads=2,
-    value_heads=4,
-    key_dim=8,
-    value_dim=16,
-    chunk_width=4,
-    hidden_size=32,
-    params=1000,
-    active_params=1000,
-)
+sys.path.insert(0, str(Path(__file__).parent))
+from tiny_model import PLAIN as TINY
+
 KV = 64  # bytes of a token: 2 heads, key and value of 8, 16 bits
 STATE = 2 * 4 * 8 * 16 * 4  # bytes of a checkpoint in float32, no convolution
 SCAN = 2 * 4 * (6 * 8 * 16 + 4 * 4 * (8 + 16) + 2 / 3 * 4**2)  # operations of a prefill token, both layers

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from depthchart.cli import main
-from depthchart.explain import REASONS, explain, try_changes
+from depthchart.explain import REASONS, explain, meeting, try_changes
 from depthchart.geometry import Geometry
 from depthchart.presets import PRESETS, preset
 from depthchart.serial import serve
@@ -191,3 +191,36 @@ def test_verb_says_what_is_wrong(capsys):
     assert "nearest: 's0000-00" in capsys.readouterr().err
     assert main(["explain", "--engine", "vlm-align"]) == 2
     assert "nearest" in capsys.readouterr().err
+
+
+# --- two requests alone -----------------------------------------------------------------------------------
+
+
+def test_two_prompts_that_part_and_the_checkpoint_that_serves():
+    """The desktop report of bug_reports M21: checkpoints at 9,676 and 11,719, a common prefix of 11,586 tokens."""
+    one = ask("one", (1, 0, 11_719))
+    two = ask("two", (1, 0, 11_586), (2, 0, 300))
+    g = Geometry(1, chunk_width=1, chunked_prefill_size=9676)
+    met = meeting(Trace("pair", (one, ask("other", (5, 0, 9)), two)), "one", "two", g, "vllm_align", **ROOMY)
+    assert (met.shared_tokens, met.depths) == (11_586, (9676, 11_719))
+    assert met.account.reused_tokens == 9676
+    assert met.account.lost_tokens == 1910
+
+
+def test_a_meeting_names_the_nearest_request():
+    pair = Trace("pair", (ask("one", (1, 0, 99)), ask("two", (1, 0, 99))))
+    with pytest.raises(ValueError, match="request='too': is not in the trace; nearest: 'two'"):
+        meeting(pair, "one", "too", G, **ROOMY)
+
+
+def test_verb_against(capsys):
+    words = ["explain", "agentic", "--limit", "40", "--request", "s0003-002"]
+    assert main([*words, "--against", "s0003-001"]) == 0
+    text = capsys.readouterr().out
+    assert "s0003-001 and s0003-002 part after" in text
+    assert "leaves states of s0003-001 at:" in text
+    assert main([*words, "--against", "s0003-001", "--json"]) == 0
+    facts = json.loads(capsys.readouterr().out)
+    assert facts["shared_tokens"] == facts["account"]["seen_tokens"]
+    assert main(["explain", "agentic", "--limit", "9", "--against", "s0003-001"]) == 2
+    assert "request: is missing" in capsys.readouterr().err

@@ -5,11 +5,15 @@ import os
 import subprocess
 import sys
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from depthchart.cli import main
-from depthchart.models import MODELS, Model
+from depthchart.models import MODELS
+
+sys.path.insert(0, str(Path(__file__).parent))
+from tiny_model import TINY
 
 # Bytes of a KV token in 16 bits, and of a state in float32, bfloat16 and int8 (convolution always in 16 bits),
 # worked out from the checkpoints' configurations apart from this project.
@@ -50,29 +54,6 @@ SIZES = [
     ("lfm2-1.2b", 12_288, 81_920, 81_920, 81_920),
     ("lfm2-8b-a1b", 12_288, 147_456, 147_456, 147_456),
 ]
-
-TINY = Model(
-    name="tiny",
-    layers=3,
-    attention_layers=1,
-    attention_kind="gqa",
-    q_heads=4,
-    kv_heads=2,
-    qk_dim=8,
-    v_dim=8,
-    recurrent_kind="gdn",
-    recurrent_layers=2,
-    key_heads=2,
-    value_heads=4,
-    key_dim=8,
-    value_dim=16,
-    conv_kernel=4,
-    conv_channels=96,  # keys and queries 2 * 2 * 8, values 4 * 16
-    chunk_width=4,
-    hidden_size=32,
-    params=1000,
-    active_params=250,
-)
 
 
 @pytest.mark.parametrize("row", SIZES, ids=[row[0] for row in SIZES])

@@ -20,7 +20,7 @@ import pytest
 from depthchart.cache.allocator import PageAllocator
 from depthchart.cache.state_pool import StatePool
 from depthchart.cache.tree import RadixTree
-from depthchart.tokens import PrefixIndex
+from depthchart.tokens import PrefixIndex, Text
 
 pytestmark = pytest.mark.peer
 
@@ -34,7 +34,7 @@ def replay(rows, blocks):
     tree = RadixTree(allocator, StatePool(1), BLOCK, keep_tombstones=True)
     hits = 0
     for number, row in enumerate(rows):
-        ids = index.follow(index.root(), row["hash_ids"])
+        ids = Text(index, [(block, 0, BLOCK) for block in row["hash_ids"]]).ids(len(row["hash_ids"]) * BLOCK)
         found = tree.match(ids).kv_tokens // BLOCK
         if number >= len(rows) // 2:
             hits += min(found * BLOCK, row["input_length"])

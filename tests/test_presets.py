@@ -7,6 +7,7 @@ import pytest
 from depthchart.cache.memory import Memory
 from depthchart.geometry import Geometry
 from depthchart.presets import ENGINES, PRESETS, llamacpp, preset, sglang_at
+from depthchart.rules import marked
 from depthchart.scheduler.lifecycle import Lifecycle
 from depthchart.serial import serve
 from depthchart.simulate import simulate
@@ -99,6 +100,9 @@ def test_vllm_all_keeps_a_state_at_every_block():
     assert reuse("vllm-all", VLLM_528, [first, *cut]) == [0, 528, 1056, 2112]
     setup = preset("vllm-all").apply(VLLM_528, 528 * 100, 20)
     assert (setup.kv_tokens, setup.state_slots) == (528 * 60, 60)  # 120 blocks, half of them for states
+    # pages of 64 hold no state, which is taken as 1,024 tokens: half of 65,536 + 40 * 1,024 = 106,496 for each
+    small = preset("vllm-all").apply(Geometry(64), 1 << 16, 40)
+    assert (small.kv_tokens, small.state_slots) == (53_248, 52)
 
 
 # --- llama.cpp ----------------------------------------------------------------------------------------------
@@ -241,3 +245,27 @@ def test_names():
         preset("sglang@2025-01-01")
     with pytest.raises(ValueError, match="keep=0"):
         llamacpp(keep=0)
+
+
+# --- marks of the application ---------------------------------------------------------------------------------
+
+
+def test_a_mark_keeps_the_state_of_a_shared_anchor():
+    """vllm#55697: requests share 624 tokens (39 pages of 16) and nothing after; only a state at the mark serves them."""
+    geometry = Geometry(16, chunk_width=16)
+    prompts = requests(*[[(1, 0, 624), (at, 0, 500)] for at in range(2, 8)])
+    pools = {"kv_tokens": 1 << 14, "state_slots": 24}
+    reused = [one.reused_tokens for one in serve(prompts, geometry, marked(624), **pools).requests]
+    assert reused == [0] + 5 * [624]
+    unmarked = [one.reused_tokens for one in serve(prompts, geometry, "absolute", **pools).requests]
+    assert unmarked[1] == 0
+
+
+def test_a_mark_inside_a_page_counts_for_the_page_before():
+    chosen, geometry = marked(100, 700), Geometry(64)
+    assert chosen(geometry, 0, 1000).depths == (64, 640, 960)
+    assert chosen(geometry, 64, 650).depths == (640,)
+    assert chosen(geometry, 640, 650).depths == ()
+    for wrong in ((), (0,), (-5, 9)):
+        with pytest.raises(ValueError, match="at least 1"):
+            marked(*wrong)

@@ -5,6 +5,7 @@ import json
 import pytest
 
 from depthchart.cases import script_names
+from depthchart.cases.script import find_script
 from depthchart.cli import main
 from depthchart.depth import RULES
 
@@ -46,6 +47,15 @@ def test_every_bundled_script_gives_what_it_expects(capsys, name):
     code, out, _ = call(capsys, "replay", name)
     assert code == 0
     assert "as the script expects" in out
+
+
+def test_a_scripts_own_rule_and_checks_keep_its_expectations(capsys):
+    """What is asked for is what the script is: it must be held to what it expects."""
+    own = ["replay", "sglang-39115-absolute", "--rule", "absolute"]
+    assert "as the script expects" in call(capsys, *own)[1]
+    strict = "--strict" if find_script("sglang-39115-absolute").strict else "--no-strict"
+    assert "as the script expects" in call(capsys, *own, strict)[1]
+    assert "as the script expects" not in call(capsys, *own[:-1], "page_exact")[1]
 
 
 def test_json_is_the_replays_result(capsys):

@@ -5,9 +5,11 @@ import random
 import pytest
 
 from depthchart import Geometry, load_trace
+from depthchart.cache import Memory
 from depthchart.events import (
     Donated,
     Entry,
+    EventLog,
     Locked,
     Matched,
     NodeAdded,
@@ -19,7 +21,9 @@ from depthchart.events import (
 )
 from depthchart.redraw import redraw
 from depthchart.rewind import LEAST_APART, Rewind
+from depthchart.scheduler.lifecycle import Lifecycle
 from depthchart.simulate import simulate
+from depthchart.tokens import Text
 
 # Worked out by hand: a makes [0, 1024) with a state; b forks at 512, so node 1 is split and node 2 is its upper half;
 # b's own tail is node 3; then node 1 loses its state and goes.
@@ -52,6 +56,35 @@ def test_the_tree_of_each_step_is_as_worked_out_by_hand():
     assert after[5] == after[2] | {1: (2, 512, 1024, "tombstone")}
     assert after[6] == {2: (-1, 0, 512, "bare"), 3: (2, 512, 1536, "misplaced")}
     assert tree.deepest == 1536
+
+
+def test_a_match_of_kv_alone_is_a_use_of_its_nodes():
+    """b found node 2's KV and no state; c passed nodes 2 and 3. Node 1 was used by nobody but its maker."""
+    told = [
+        Entry(e.time_s, e.step, e.event._replace(kv_node_id=2))
+        if e.time_s == 1.0 and isinstance(e.event, Matched)
+        else e
+        for e in BY_HAND
+    ]
+    last_use = {n.node_id: n.last_used_s for n in redraw(told[:9]).nodes.values()}
+    assert last_use == {1: 0.0, 2: 4.0, 3: 4.0}
+    assert {n.node_id: n.last_used_s for n in redraw(told[:7]).nodes.values()} == {1: 0.0, 2: 1.0, 3: 2.0}
+
+
+def test_the_drawn_last_use_is_that_of_the_real_tree():
+    """Two texts share 512 tokens and no state lies there: the second finds KV alone, at 1 s."""
+    log = EventLog()
+    memory = Memory(Geometry(64, 8), 4096, 16, emit=log)
+    life = Lifecycle(memory, emit=log)
+    for at, tail in enumerate((7, 8)):
+        log.time_s = float(at)
+        s = life.begin(str(at), Text(memory.index, [(1, 0, 600), (tail, 0, 600)]))
+        assert s.computed == 0
+        if at == 0:
+            life.commit_extend(life.plan_extend(s, 1200))
+            life.finish(s)
+    drawn = {(n.start, n.end): n.last_used_s for n in redraw(log.entries).nodes.values()}
+    assert drawn == {(0, 512): 1.0, (512, 1024): 0.0}
 
 
 def test_moments_are_where_the_tree_changed():

@@ -1,7 +1,9 @@
 """Simulated runs: arithmetic of small ones, and what events and frames tell of larger ones."""
 
 import json
+from dataclasses import replace
 
+import pandas as pd
 import pytest
 
 from depthchart import columns, frames
@@ -14,7 +16,9 @@ from depthchart.scheduler.loop import Scheduler
 from depthchart.scheduler.reserve import OutputReserve
 from depthchart.scheduler.work import Work
 from depthchart.simulate import SimulatedExecutor, simulate
+from depthchart.tokens import slice_runs
 from depthchart.traces import Trace, TraceRequest, load_trace
+from depthchart.traces.trace import canonical, common_prefix
 
 SMALL = Geometry(4, chunk_width=4, chunked_prefill_size=16, track_interval=8)
 SEED = Geometry(64, dcp_size=8, chunk_width=64, chunked_prefill_size=640)
@@ -224,10 +228,82 @@ def test_steps_do_not_overlap(agentic):
     assert (start[1:] >= start[:-1] + length[:-1] - 1e-9).all()
 
 
-@pytest.mark.parametrize("frame", ["REQUESTS", "STEPS", "EVENTS", "CHECKPOINTS", "NODES"])
+def brute_seen(requests):
+    """For each request the longest common prefix with any earlier one's prompt and reply but for its last token."""
+    before = []
+    for request in requests:
+        yield max((common_prefix(request.prompt, whole) for whole in before), default=0)
+        whole = canonical((*request.prompt, *request.output))
+        before.append(slice_runs(whole, 0, request.prompt_tokens + max(0, request.output_tokens - 1)))
+
+
+def test_each_request_tells_the_best_possible_hit():
+    """Requests far apart in time, so that the order of the trace is the order of serving."""
+    loaded = load_trace("agentic", limit=60)
+    apart = replace(
+        loaded, requests=tuple(replace(r, arrival_s=1000.0 * at, after=None) for at, r in enumerate(loaded))
+    )
+    run = simulate(apart, Geometry(64, 2), kv_tokens=1 << 16, state_slots=8)
+    table, seen = run.requests, list(brute_seen(apart))
+    assert list(table["seen_tokens"]) == seen
+    possible = [min(tokens, r.prompt_tokens - 1) // 128 * 128 for tokens, r in zip(seen, apart, strict=True)]
+    assert list(table["possible_tokens"]) == possible
+    assert (table["lost_tokens"] == table["kv_hit_tokens"] - table["reused_tokens"]).all()
+    assert (table["reused_tokens"] <= table["kv_hit_tokens"]).all()
+    assert (table["kv_hit_tokens"] <= table["possible_tokens"]).all()
+    told = run.summary()
+    assert (told["possible_tokens"], told["seen_tokens"]) == (sum(possible), sum(seen))
+    assert told["kv_hit_tokens"] - told["reused_tokens"] == told["lost_tokens"] > 0
+
+
+@pytest.mark.parametrize("policy", ["fcfs", "lpm", "lof"])
+def test_no_order_of_admission_reuses_more_than_is_possible(policy):
+    table = simulate(
+        load_trace("agentic", limit=80), Geometry(64), kv_tokens=1 << 16, state_slots=24, policy=policy
+    ).requests
+    assert (table["kv_hit_tokens"] <= table["possible_tokens"]).all()
+
+
+def test_times_of_one_request_by_hand():
+    """A second a step: 40 prompt tokens in 16 a step take three, of which the last gives the first token; five more tokens
+    take five."""
+    run = simulate(trace(request(1, 40, output=6)), SMALL, kv_tokens=64, state_slots=8, cost=ONE_SECOND)
+    told = run.summary()
+    assert (told["ttft_mean_s"], told["tpot_mean_s"], told["simulated_s"]) == (3.0, 1.0, 8.0)
+    assert (told["prompt_tokens_per_s"], told["output_tokens_per_s"]) == (40 / 8, 6 / 8)
+    alone = simulate(
+        trace(request(1, 40, output=1)), SMALL, kv_tokens=64, state_slots=8, cost=ONE_SECOND
+    ).summary()
+    assert alone["tpot_mean_s"] is None
+
+
+def test_the_histogram_of_hits_by_hand():
+    """Page 64: bins 0, below a page, then 64, 128, 256, ...; the request that was never admitted counts nowhere."""
+    table = pd.DataFrame(
+        {"kv_hit_tokens": [0, 64, 200, 256, None], "reused_tokens": [0, 0, 64, 256, None],
+         "lost_tokens": [0, 64, 136, 0, None]}
+    )  # fmt: skip
+    assert frames.hits(table, 64).to_dict("list") == {
+        "from_tokens": [0, 1, 64, 128, 256],
+        "to_tokens": [1, 64, 128, 256, 512],
+        "kv_hit_requests": [1, 0, 1, 1, 1],
+        "reused_requests": [2, 0, 1, 0, 1],
+        "lost_requests": [2, 0, 1, 1, 0],
+    }
+    assert frames.hits(table.iloc[4:], 1).to_dict("list")["reused_requests"] == [0]
+
+
+def test_a_saved_run_keeps_what_was_possible(agentic, tmp_path):
+    again = type(agentic).load(agentic.save(tmp_path))
+    pd.testing.assert_frame_equal(again.requests, agentic.requests)
+    assert again.hits[["reused_requests"]].sum().item() == len(agentic.requests)
+
+
+@pytest.mark.parametrize("frame", ["REQUESTS", "HITS", "STEPS", "EVENTS", "CHECKPOINTS", "NODES"])
 def test_frames_have_the_promised_columns(agentic, frame):
     table = {
         "REQUESTS": agentic.requests,
+        "HITS": agentic.hits,
         "STEPS": agentic.steps,
         "EVENTS": agentic.events,
         "CHECKPOINTS": agentic.checkpoints,
@@ -237,6 +313,7 @@ def test_frames_have_the_promised_columns(agentic, frame):
     assert len(table)
     empty = {
         "REQUESTS": frames.requests([]),
+        "HITS": frames.hits(frames.requests([]), 64),
         "STEPS": frames.steps([]),
         "EVENTS": frames.events([]),
         "CHECKPOINTS": frames.checkpoints([]),

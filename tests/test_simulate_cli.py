@@ -16,10 +16,12 @@ def test_simulate_prints_a_summary_and_writes_frames(capsys, tmp_path):
     shown = capsys.readouterr()
     assert code == 0
     assert "finished" in shown.out
+    assert "gap H - C" in shown.out
     assert "assumed, not measured" in shown.out
     names = {file.name for file in (tmp_path / "run").iterdir()}
     assert names == {
         "requests.csv",
+        "hits.csv",
         "steps.csv",
         "events.csv",
         "checkpoints.csv",

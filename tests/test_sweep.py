@@ -6,10 +6,12 @@ import json
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from importlib.util import find_spec
 
+import numpy as np
 import pandas as pd
 import pytest
 
 from depthchart import sweep as room
+from depthchart import sweep_store as store
 from depthchart.charts.parallel import parallel
 from depthchart.charts.sweeps import heat_map, pareto, pareto_front
 from depthchart.cli import main
@@ -24,6 +26,7 @@ from depthchart.simulate import simulate
 from depthchart.sweep import Inline, sweep
 from depthchart.sweep_task import run_job
 from depthchart.traces import load_trace
+from depthchart.traces.overlap import reusable, seen_prefixes
 
 TRACE = load_trace("agentic", limit=40)
 GRID = {
@@ -70,6 +73,7 @@ def test_a_timed_cell_is_what_the_simulator_gives():
     ).summary()
     assert cell["reused_tokens"] == alone["reused_tokens"]
     assert cell["ttft_mean_s"] == pytest.approx(alone["ttft_mean_s"])
+    assert cell["tpot_mean_s"] == pytest.approx(alone["tpot_mean_s"])
     assert cell["simulated_s"] == pytest.approx(alone["simulated_s"])
 
 
@@ -94,6 +98,25 @@ def test_a_dask_cluster_gives_the_same():
         same(run(executor=client.get_executor()).frame, run().frame)
 
 
+def test_every_cell_tells_what_was_possible():
+    """One at a time, in the order of the trace: what describe calls the ideal reuse, whatever the pools."""
+    frame = run(page_size=[64, 128]).frame
+    seen = list(seen_prefixes(TRACE))
+    for page in (64, 128):
+        possible = sum(reusable(s, r.prompt_tokens, page) for s, r in zip(seen, TRACE, strict=True))
+        assert set(frame.loc[frame["page_size"] == page, "possible_tokens"]) == {possible}
+    assert set(frame["seen_tokens"]) == {sum(seen)}
+    assert (frame["kv_hit_tokens"] <= frame["possible_tokens"]).all()
+    timed = run(preset="sglang", kv_tokens=1 << 16, state_slots=24, timed=True).frame.iloc[0]
+    assert timed["kv_hit_tokens"] <= timed["possible_tokens"] <= timed["seen_tokens"]
+
+
+def test_requests_that_never_fit_leave_nothing_to_find():
+    large = max(r.prompt_tokens + r.output_tokens for r in TRACE)
+    frame = run(kv_tokens=[large // 64 * 64 - 64, 1 << 16], preset="sglang", state_slots=24).frame
+    assert frame["seen_tokens"].iloc[0] < frame["seen_tokens"].iloc[1]
+
+
 def test_a_named_device_times_the_cells():
     """The same reuse, and the times of the roofline of that model on that device."""
     few = {"preset": "sglang", "kv_tokens": 1 << 16, "state_slots": 24, "timed": True}
@@ -104,6 +127,14 @@ def test_a_named_device_times_the_cells():
         alone = simulate(TRACE, Geometry(64), **settings, cost=cost).summary()
         assert frame["ttft_mean_s"].iloc[at] == pytest.approx(alone["ttft_mean_s"])
     assert frame["ttft_mean_s"].iloc[0] < frame["ttft_mean_s"].iloc[1]
+
+
+def test_times_say_what_they_rest_on():
+    few = {"preset": "sglang", "kv_tokens": 1 << 16, "state_slots": 24}
+    made = run(**few, model="qwen3.5-9b", hardware=["h100", "a100", None], timed=True)
+    assert len(made.assumptions) == 3
+    assert any("linear time model" in words for words in made.assumptions)
+    assert run(**few).assumptions == ()
 
 
 def test_a_device_without_a_model_is_a_reason():
@@ -159,15 +190,48 @@ def test_an_interrupted_sweep_goes_on(tmp_path, monkeypatch):
     monkeypatch.setattr(room, "run_job", stop)
     with pytest.raises(KeyboardInterrupt):
         run(out=tmp_path)
-    kept = list(tmp_path.glob("results/*.json"))
-    assert len(kept) == 3
+    assert len(list(tmp_path.glob("results/*"))) == 3
     assert not (tmp_path / "results.csv").exists()
-    assert all(set(json.loads(path.read_text())) == {"config", "result", "provenance"} for path in kept)
     monkeypatch.undo()
     resumed = run(out=tmp_path)
     assert resumed.computed == 5
     same(resumed.frame, run().frame)
     assert not [path for path in tmp_path.rglob("*") if path.name.startswith(".")]
+
+
+def test_the_store_is_one_parquet_table(tmp_path):
+    pytest.importorskip("pyarrow")
+    frame = run(out=tmp_path).frame
+    stored = pd.read_parquet(tmp_path / "results")
+    assert stored["key"].is_unique
+    assert sorted(stored["reused_tokens"]) == sorted(frame["reused_tokens"])
+    assert {tuple(json.loads(config).items()) for config in stored["config"]} == {
+        tuple(row.items()) for row in frame[list(GRID)].astype(object).to_dict("records")
+    }
+
+
+def test_without_pyarrow_the_store_is_json_and_both_are_read(tmp_path, monkeypatch):
+    pytest.importorskip("pyarrow")
+    run(out=tmp_path, state_slots=8)
+    with monkeypatch.context() as patch:
+        patch.setattr(store, "find_spec", lambda name: None)
+        assert run(out=tmp_path / "plain", state_slots=24).computed == 4
+        with pytest.raises(ValueError, match=r"needs pyarrow: pip install 'depthchart\[parquet\]'"):
+            run(out=tmp_path, state_slots=8)
+    for path in (tmp_path / "plain/results").iterdir():
+        assert set(json.loads(path.read_text())) == {"config", "result", "provenance"}
+        path.rename(tmp_path / "results" / path.name)
+    assert run(out=tmp_path).computed == 0
+
+
+@pytest.mark.parametrize("kind", ["parquet", "json"])
+def test_a_damaged_result_is_named(tmp_path, kind):
+    run(out=tmp_path, state_slots=8)
+    for path in list((tmp_path / "results").iterdir()):
+        path.unlink()
+        path.with_suffix(f".{kind}").write_text("no result")
+    with pytest.raises(ValueError, match=r"results/.*is no result of a sweep .* delete it"):
+        run(out=tmp_path, state_slots=8)
 
 
 def test_a_sample_is_part_of_the_grid_and_repeats():
@@ -207,6 +271,17 @@ def test_bytes_are_split_into_both_pools():
 def test_wrong_calls(grid, says):
     with pytest.raises(ValueError, match=says):
         sweep(TRACE, progress=False, **grid)
+
+
+def test_axes_may_be_arrays_and_ranges(tmp_path):
+    made = run(
+        kv_tokens=np.array([1 << 15, 1 << 16]),
+        state_slots=range(8, 25, 16),
+        page_size=np.int64(64),
+        out=tmp_path,
+    )
+    same(made.frame, run().frame)
+    assert json.loads((tmp_path / "sweep.json").read_text())["grid"]["kv_tokens"] == [1 << 15, 1 << 16]
 
 
 def test_what_is_missing_is_a_reason():
@@ -289,3 +364,8 @@ def test_verb_says_what_is_wrong(tmp_path, capsys):
     ):
         assert main(["sweep", *words]) == 2
         assert says in capsys.readouterr().err
+
+
+def test_verb_where_nothing_is_legal(capsys):
+    assert main(["sweep", "--limit", "5", "--grid", "page_size=64", "--grid", "preset=sglang"]) == 1
+    assert "kv_tokens: is missing" in capsys.readouterr().out

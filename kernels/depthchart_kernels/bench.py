@@ -27,7 +27,7 @@ from tqdm import tqdm
 
 import depthchart_kernels as dk
 from depthchart_kernels.checks import BACKENDS, WIDTHS
-from depthchart_kernels.peers import PEERS, STEPS, installed, peer_call, supports
+from depthchart_kernels.peers import PEERS, STEPS, installed, paths, peer_call
 from depthchart_kernels.samples import random_inputs
 
 __all__ = ["Case", "Ceilings", "Row", "bench", "ceilings", "main", "measure", "work"]
@@ -39,7 +39,10 @@ AGREE = {"fp32": 1e-5, "bf16": 1e-2}  # largest difference over largest magnitud
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One measured call; delta rules have ``heads`` of K = V = 128, ssd twice as many of P = 64 with N = 128."""
+    """One measured call; delta rules have ``heads`` of K = V = 128, ssd twice as many of P = 64 with N = 128.
+
+    ``decay``: a token's log decay goes down to about −``decay``, see `random_inputs`.
+    """
 
     op: str
     impl: str
@@ -49,6 +52,7 @@ class Case:
     dtype: str
     snapshots: int
     heads: int
+    decay: float = 0.2
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,9 +142,9 @@ def prepare(case: Case, device: str) -> Callable[[], Tensor]:
     )
     slots = case.batch * (case.snapshots + 1)
     tensors = (
-        random_inputs("ssd", tokens, 2 * case.heads, value_dim=64)
+        random_inputs("ssd", tokens, 2 * case.heads, value_dim=64, decay=case.decay)
         if case.op == "ssd"
-        else random_inputs(case.op, tokens, case.heads)
+        else random_inputs(case.op, tokens, case.heads, decay=case.decay)
     )
     cast = {name: x.to(kind) if name in "qkvxbc" else x for name, x in tensors.items()}
     moved = [x.to(device) for x in cast.values()]
@@ -168,7 +172,8 @@ def bench(
     """
     shapes: dict[tuple[object, ...], list[Case]] = {}
     for case in cases:
-        shapes.setdefault((case.op, case.length, case.batch, case.dtype, case.heads), []).append(case)
+        same = (case.op, case.length, case.batch, case.dtype, case.heads, case.decay)
+        shapes.setdefault(same, []).append(case)
     for group in shapes.values():
         calls = {case: prepare(case, device) for case in group}
         base = next((case for case in group if case.impl == "reference"), group[0])
@@ -293,19 +298,17 @@ def _run(
 
 def _cases(args: argparse.Namespace) -> list[Case]:
     impl = "triton" if args.device == "cuda" else "chunked"
-    sweep = product(args.op, args.width, args.length, args.batch, args.dtype, args.snapshots)
-    cases = [
-        Case(op, impl, width, length, n, kind, marks, args.heads)
-        for op, width, length, n, kind, marks in sweep
-    ]
-    fewest = min(args.snapshots)
-    for op, length, n, kind in product(args.op, args.length, args.batch, args.dtype):
+    cases = []
+    for op, length, n, kind, decay in product(args.op, args.length, args.batch, args.dtype, args.decay):
+        rest = {"length": length, "batch": n, "dtype": kind, "heads": args.heads, "decay": decay}
+        sweep = product(args.width, args.snapshots)
+        cases += [Case(op, impl, width, snapshots=marks, **rest) for width, marks in sweep]
         if "reference" in args.against:
-            cases.append(Case(op, "reference", args.width[0], length, n, kind, fewest, args.heads))
-        for peer in (path for name in PEERS if name in args.against for path in (name, name + STEPS)):
+            cases.append(Case(op, "reference", args.width[0], snapshots=min(args.snapshots), **rest))
+        for peer in (path for name in PEERS if name in args.against for path in paths(name, op)):
             widths = args.width if not peer.endswith(STEPS) else args.width[:1]
-            if supports(peer, op):  # without snapshots: no peer has them
-                cases += [Case(op, peer, width, length, n, kind, 0, args.heads) for width in widths]
+            # without snapshots: no peer has them
+            cases += [Case(op, peer, width, snapshots=0, **rest) for width in widths]
     return cases
 
 
@@ -348,6 +351,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--heads", type=_count, default=8, help="heads of K = V = 128; ssd takes twice as many of 64"
     )
+    parser.add_argument(
+        "--decay", nargs="+", type=_decay, default=[0.2], help="a token's log decay goes down to about −DECAY"
+    )
     parser.add_argument("--rounds", type=_count, default=7)
     parser.add_argument("--threads", type=_count, help="torch threads; the machine's default if absent")
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
@@ -367,6 +373,16 @@ def _count(text: str) -> int:
     if not text.isdigit() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"{text!r} must be a whole number of at least 1; nearest: 1")
     return int(text)
+
+
+def _decay(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1.0
+    if not 0.0 <= value < float("inf"):
+        raise argparse.ArgumentTypeError(f"{text!r} must be a number of at least 0; nearest: 0")
+    return value
 
 
 def _count_or_none(text: str) -> int:

@@ -2,15 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, Literal
+from collections.abc import Iterable, Sequence
+from typing import Any, Literal, TypedDict
 
 import torch
 from torch import Tensor
 
 from depthchart_kernels.batch import Batch, Integers, make_batch
 
-__all__ = ["Backend", "check_pool", "check_shape", "check_width", "choose", "resolve_batch"]
+__all__ = [
+    "Backend",
+    "Plan",
+    "check_groups",
+    "check_pool",
+    "check_room",
+    "check_shape",
+    "check_width",
+    "choose",
+    "resolve_batch",
+]
 
 Backend = Literal["auto", "reference", "chunked", "triton"]
 BACKENDS = ("auto", "reference", "chunked", "triton")
@@ -61,24 +71,43 @@ def check_groups(name: str, heads: int, groups_name: str, groups: int) -> None:
 
 def check_pool(pool: Tensor | None, batch: Batch, shape: Sequence[int], like: Tensor) -> None:
     """The pool is there if a slot is named, holds [slots, *shape] and has room for the highest slot."""
-    if pool is None:
-        if batch.touches_states:
-            raise ValueError("pool is None, but initial_slots, final_slots or snapshots name slots of it")
-        return
+    if pool is not None:
+        check_room(pool, batch.highest_slot, shape, like)
+    elif batch.touches_states:
+        raise ValueError("pool is None, but initial_slots, final_slots or snapshots name slots of it")
+
+
+def check_room(pool: Tensor, highest: int, shape: Sequence[int], like: Tensor) -> None:
+    """``pool`` holds [slots, *shape] and has slot ``highest``."""
     check_shape("pool", pool, ["slots", *shape], like)
-    if batch.highest_slot >= pool.shape[0]:
+    if highest >= pool.shape[0]:
         raise ValueError(
-            f"slot {batch.highest_slot} is named, but pool has {pool.shape[0]} slots: legal are 0 to {pool.shape[0] - 1}"
+            f"slot {highest} is named, but pool has {pool.shape[0]} slots: legal are 0 to {pool.shape[0] - 1}"
         )
+
+
+class Plan(TypedDict, total=False):
+    """The arguments of a scan that say which tokens belong together and which states are read and written.
+
+    cu_seqlens, initial_slots, final_slots, snapshots: see `make_batch`; one sequence and no states if absent.
+    batch: the plan made beforehand, instead of the four others.
+    """
+
+    cu_seqlens: Integers | None
+    initial_slots: Integers | None
+    final_slots: Integers | None
+    snapshots: Iterable[Sequence[int]] | Integers
+    batch: Batch | None
 
 
 def resolve_batch(
     tokens: int,
-    batch: Batch | None,
-    cu_seqlens: Integers | None,
-    initial_slots: Integers | None,
-    final_slots: Integers | None,
-    snapshots: Any,
+    *,
+    batch: Batch | None = None,
+    cu_seqlens: Integers | None = None,
+    initial_slots: Integers | None = None,
+    final_slots: Integers | None = None,
+    snapshots: Any = (),
 ) -> Batch:
     """The plan of a call: ``batch``, or one made of the four others (one sequence if nothing is said)."""
     if batch is None:

@@ -7,13 +7,11 @@ Letters: T packed tokens, D channels, W width. The state is the window: the last
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import Literal
+from typing import Literal, Unpack
 
 from torch import Tensor
 
-from depthchart_kernels.batch import Batch, Integers
-from depthchart_kernels.checks import Backend, check_pool, check_shape, choose, resolve_batch
+from depthchart_kernels.checks import Backend, Plan, check_pool, check_shape, choose, resolve_batch
 
 __all__ = ["Activation", "causal_conv1d"]
 
@@ -26,13 +24,9 @@ def causal_conv1d(
     bias: Tensor | None = None,
     activation: Activation = "silu",
     *,
-    cu_seqlens: Integers | None = None,
     pool: Tensor | None = None,
-    initial_slots: Integers | None = None,
-    final_slots: Integers | None = None,
-    snapshots: Iterable[Sequence[int]] | Integers = (),
-    batch: Batch | None = None,
     impl: Backend = "auto",
+    **plan: Unpack[Plan],
 ) -> Tensor:
     """Causal depthwise convolution over a packed batch; returns [T, D] in x's dtype.
 
@@ -53,20 +47,20 @@ def causal_conv1d(
     Raises ``ValueError`` for wrong shapes, slots or depths.
     """
     check_inputs(x, weight, bias, activation)
-    plan = resolve_batch(x.shape[0], batch, cu_seqlens, initial_slots, final_slots, snapshots)
-    check_pool(pool, plan, [x.shape[1], weight.shape[1] - 1], x)
+    batch = resolve_batch(x.shape[0], **plan)
+    check_pool(pool, batch, [x.shape[1], weight.shape[1] - 1], x)
     backend = choose(impl, x)
     if backend == "reference":
         from depthchart_kernels.reference.conv import conv
 
-        return conv(x, weight, bias, activation, plan, pool)
+        return conv(x, weight, bias, activation, batch, pool)
     if backend == "chunked":
         from depthchart_kernels.chunked.conv import conv as chunked_conv
 
-        return chunked_conv(x, weight, bias, activation, plan, pool)
+        return chunked_conv(x, weight, bias, activation, batch, pool)
     from depthchart_kernels.triton.conv import conv as triton_conv
 
-    return triton_conv(x, weight, bias, activation, plan, pool)
+    return triton_conv(x, weight, bias, activation, batch, pool)
 
 
 def check_inputs(x: Tensor, weight: Tensor, bias: Tensor | None, activation: str | None) -> None:

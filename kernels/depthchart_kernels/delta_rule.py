@@ -11,13 +11,13 @@ j // (HV / H)), K key size, V value size. q and k come l2-normalised (`l2norm`);
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from typing import Unpack
 
 from torch import Tensor
 
-from depthchart_kernels.batch import Batch, Integers
 from depthchart_kernels.checks import (
     Backend,
+    Plan,
     check_groups,
     check_pool,
     check_shape,
@@ -36,15 +36,11 @@ def gated_delta(
     g: Tensor,
     beta: Tensor,
     *,
-    cu_seqlens: Integers | None = None,
     pool: Tensor | None = None,
-    initial_slots: Integers | None = None,
-    final_slots: Integers | None = None,
-    snapshots: Iterable[Sequence[int]] | Integers = (),
-    batch: Batch | None = None,
     scale: float | None = None,
     chunk_width: int = 64,
     impl: Backend = "auto",
+    **plan: Unpack[Plan],
 ) -> Tensor:
     """Gated delta net over a packed batch; returns the output [T, HV, V] in v's dtype.
 
@@ -58,38 +54,23 @@ def gated_delta(
         [T, HV], log decay (natural log, ≤ 0), applied before the read of the same token.
     beta:
         [T, HV], write strength.
-    cu_seqlens, initial_slots, final_slots, snapshots:
-        the plan, see `make_batch`; one sequence if absent.
     pool:
         [slots, HV, K, V] states, read and written in place; any stride between slots.
-    batch:
-        the plan made beforehand, instead of the four above.
     scale:
         factor of q, K^−0.5 if absent.
     chunk_width:
         16, 32, 64, 128 or 256 tokens a chunk; the result does not depend on it beyond rounding.
     impl:
         "reference" (float64, token by token), "chunked" (plain torch), "triton" (CUDA), "auto" (by device).
+    cu_seqlens, initial_slots, final_slots, snapshots:
+        the plan, see `make_batch`; one sequence if absent.
+    batch:
+        the plan made beforehand, instead of these four.
 
     Raises ``ValueError`` for wrong shapes, slots or depths, and for what the backend does not support.
     """
     check_shape("g", g, ["tokens", "value_heads"])
-    return _delta(
-        q,
-        k,
-        v,
-        g,
-        beta,
-        cu_seqlens,
-        pool,
-        initial_slots,
-        final_slots,
-        snapshots,
-        batch,
-        scale,
-        chunk_width,
-        impl,
-    )
+    return _delta(q, k, v, g, beta, pool, scale, chunk_width, impl, plan)
 
 
 def kda(
@@ -99,15 +80,11 @@ def kda(
     g: Tensor,
     beta: Tensor,
     *,
-    cu_seqlens: Integers | None = None,
     pool: Tensor | None = None,
-    initial_slots: Integers | None = None,
-    final_slots: Integers | None = None,
-    snapshots: Iterable[Sequence[int]] | Integers = (),
-    batch: Batch | None = None,
     scale: float | None = None,
     chunk_width: int = 64,
     impl: Backend = "auto",
+    **plan: Unpack[Plan],
 ) -> Tensor:
     """Kimi delta attention over a packed batch; returns the output [T, HV, V] in v's dtype.
 
@@ -115,22 +92,7 @@ def kda(
     not: no decay is clamped, however strong.
     """
     check_shape("g", g, ["tokens", "value_heads", "key_dim"])
-    return _delta(
-        q,
-        k,
-        v,
-        g,
-        beta,
-        cu_seqlens,
-        pool,
-        initial_slots,
-        final_slots,
-        snapshots,
-        batch,
-        scale,
-        chunk_width,
-        impl,
-    )
+    return _delta(q, k, v, g, beta, pool, scale, chunk_width, impl, plan)
 
 
 def _delta(
@@ -139,33 +101,29 @@ def _delta(
     v: Tensor,
     g: Tensor,
     beta: Tensor,
-    cu_seqlens: Integers | None,
     pool: Tensor | None,
-    initial_slots: Integers | None,
-    final_slots: Integers | None,
-    snapshots: Iterable[Sequence[int]] | Integers,
-    batch: Batch | None,
     scale: float | None,
     chunk_width: int,
     impl: str,
+    plan: Plan,
 ) -> Tensor:
     check_inputs(q, k, v, g, beta)
     check_width(chunk_width)
-    plan = resolve_batch(q.shape[0], batch, cu_seqlens, initial_slots, final_slots, snapshots)
-    check_pool(pool, plan, [v.shape[1], k.shape[2], v.shape[2]], q)
+    batch = resolve_batch(q.shape[0], **plan)
+    check_pool(pool, batch, [v.shape[1], k.shape[2], v.shape[2]], q)
     factor = float(q.shape[2]) ** -0.5 if scale is None else float(scale)
     backend = choose(impl, q)
     if backend == "reference":
         from depthchart_kernels.reference.scan import delta
 
-        return delta(q, k, v, g, beta, plan, pool, factor)
+        return delta(q, k, v, g, beta, batch, pool, factor)
     if backend == "chunked":
         from depthchart_kernels.chunked.delta import delta as chunked_delta
 
-        return chunked_delta(q, k, v, g, beta, plan, pool, factor, chunk_width)
+        return chunked_delta(q, k, v, g, beta, batch, pool, factor, chunk_width)
     from depthchart_kernels.triton.delta import delta as triton_delta
 
-    return triton_delta(q, k, v, g, beta, plan, pool, factor, chunk_width)
+    return triton_delta(q, k, v, g, beta, batch, pool, factor, chunk_width)
 
 
 def check_inputs(q: Tensor, k: Tensor, v: Tensor, g: Tensor, beta: Tensor) -> None:

@@ -9,13 +9,13 @@ j // (H / G)).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from typing import Unpack
 
 from torch import Tensor
 
-from depthchart_kernels.batch import Batch, Integers
 from depthchart_kernels.checks import (
     Backend,
+    Plan,
     check_groups,
     check_pool,
     check_shape,
@@ -35,14 +35,10 @@ def ssd(
     c: Tensor,
     d: Tensor | None = None,
     *,
-    cu_seqlens: Integers | None = None,
     pool: Tensor | None = None,
-    initial_slots: Integers | None = None,
-    final_slots: Integers | None = None,
-    snapshots: Iterable[Sequence[int]] | Integers = (),
-    batch: Batch | None = None,
     chunk_width: int = 64,
     impl: Backend = "auto",
+    **plan: Unpack[Plan],
 ) -> Tensor:
     """State-space duality (Mamba-2) over a packed batch; returns y [T, H, P] in x's dtype.
 
@@ -67,20 +63,20 @@ def ssd(
     """
     check_inputs(x, dt, a, b, c, d)
     check_width(chunk_width)
-    plan = resolve_batch(x.shape[0], batch, cu_seqlens, initial_slots, final_slots, snapshots)
-    check_pool(pool, plan, [x.shape[1], x.shape[2], b.shape[2]], x)
+    batch = resolve_batch(x.shape[0], **plan)
+    check_pool(pool, batch, [x.shape[1], x.shape[2], b.shape[2]], x)
     backend = choose(impl, x)
     if backend == "reference":
         from depthchart_kernels.reference.scan import ssd as reference_ssd
 
-        return reference_ssd(x, dt, a, b, c, d, plan, pool)
+        return reference_ssd(x, dt, a, b, c, d, batch, pool)
     if backend == "chunked":
         from depthchart_kernels.chunked.ssd import ssd as chunked_ssd
 
-        return chunked_ssd(x, dt, a, b, c, d, plan, pool, chunk_width)
+        return chunked_ssd(x, dt, a, b, c, d, batch, pool, chunk_width)
     from depthchart_kernels.triton.ssd import ssd as triton_ssd
 
-    return triton_ssd(x, dt, a, b, c, d, plan, pool, chunk_width)
+    return triton_ssd(x, dt, a, b, c, d, batch, pool, chunk_width)
 
 
 def check_inputs(x: Tensor, dt: Tensor, a: Tensor, b: Tensor, c: Tensor, d: Tensor | None) -> None:

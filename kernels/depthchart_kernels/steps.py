@@ -18,7 +18,7 @@ from torch import Tensor
 
 from depthchart_kernels import convolution, delta_rule, mamba2
 from depthchart_kernels.batch import IntArray, Integers, as_integers
-from depthchart_kernels.checks import Backend, check_shape, choose
+from depthchart_kernels.checks import Backend, check_room, check_shape, choose
 
 __all__ = ["StepSlots", "causal_conv1d_step", "gated_delta_step", "kda_step", "make_step", "ssd_step"]
 
@@ -201,12 +201,8 @@ def _resolve(
         plan = make_step(slots, track_slots)
     if len(plan.slots) != like.shape[0]:
         raise ValueError(f"slots has {len(plan.slots)} entries, but the inputs hold {like.shape[0]} rows")
-    check_shape("pool", pool, ["slots", *shape], like)
     highest = max(plan.slots.max(initial=-1), plan.track_slots.max(initial=-1))
-    if highest >= pool.shape[0]:
-        raise ValueError(
-            f"slot {highest} is named, but pool has {pool.shape[0]} slots: legal are 0 to {pool.shape[0] - 1}"
-        )
+    check_room(pool, int(highest), shape, like)
     return plan
 
 

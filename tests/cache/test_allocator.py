@@ -33,7 +33,7 @@ def test_allocate_takes_none_where_too_few_are_free():
     with pytest.raises(PoolExhausted, match="2 pages of 64 tokens wanted, 1 free"):
         allocator.allocate(2)
     assert allocator.free_tokens == 64
-    assert allocator.allocate(0) == []
+    assert list(allocator.allocate(0)) == []
     allocator.check(held)
 
 
@@ -53,7 +53,7 @@ def test_free_all_or_nothing(row):
     _, pages, error = row
     allocator = PageAllocator(5 * 16, 16)
     held = allocator.allocate(4)
-    assert held == [0, 1, 2, 3]
+    assert list(held) == [0, 1, 2, 3]
     if error is None:
         allocator.free(pages)
         allocator.check([page for page in held if page not in pages])
@@ -181,4 +181,50 @@ def test_against_plain_sets(pages, data):
                 with pytest.raises(DoubleFreeError):
                     allocator.free(freed)
         assert allocator.free_tokens == 4 * (pages - len(held))
+        allocator.check(held)
+
+
+MANY = [
+    # id, what is freed of pages 0..99 (100 to 119 are free), the page that the refusal names (None: all are freed)
+    ("all", list(range(100)), None),
+    ("in any order", list(range(99, 39, -1)) + list(range(40)), None),
+    ("one twice", [*range(60), 7], 7),
+    ("a free one", [*range(50), 110, 60], 110),
+    ("outside the pool", [*range(50), 120], 120),
+    ("negative", [*range(50), -1, 120], -1),
+    ("the first fault is named", [*range(30), 3, 115], 3),
+]
+
+
+@pytest.mark.parametrize("row", MANY, ids=[row[0] for row in MANY])
+def test_many_pages_are_checked_as_few_are(row):
+    _, pages, named = row
+    allocator = PageAllocator(120 * 16, 16)
+    held = set(allocator.allocate(100))
+    assert held == set(range(100))
+    if named is None:
+        allocator.free(pages)
+        held -= set(pages)
+    else:
+        with pytest.raises(DoubleFreeError, match=f"page {named} is not in use"):
+            allocator.free(pages)
+    allocator.check(held)
+    assert allocator.free_tokens == 16 * (120 - len(held))
+    assert not held & set(allocator.allocate(120 - len(held)))
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.integers(0, 80), max_size=12), st.randoms(use_true_random=False))
+def test_large_pools_against_plain_sets(sizes, dice):
+    """Allocations and frees of many pages turn about, in any order: every page owned exactly once."""
+    allocator, held = PageAllocator(200, 1), set()
+    for size in sizes:
+        if size <= 200 - len(held):
+            taken = allocator.allocate(size)
+            assert len(set(taken)) == size
+            assert not held & set(taken)
+            held |= set(taken)
+        back = dice.sample(sorted(held), dice.randint(0, len(held)))
+        allocator.free(back)
+        held -= set(back)
         allocator.check(held)

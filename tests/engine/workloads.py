@@ -167,7 +167,7 @@ def _poison_free(engine):
     """Whatever is free holds NaN: a read of it shows in the logits."""
     memory, executor = engine.memory, engine.executor
     for layer in executor.kv.layers:
-        layer[:, torch.tensor(memory.allocator._free, dtype=torch.long)] = float("nan")
+        layer[:, torch.tensor(memory.allocator._stack[memory.allocator._top :], dtype=torch.long)] = float("nan")
     slots = torch.tensor(memory.states._free, dtype=torch.long)
     for pool in [*executor.states.states, *executor.states.windows]:
         pool[slots] = float("nan")

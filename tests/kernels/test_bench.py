@@ -2,6 +2,7 @@
 
 import csv
 from importlib.metadata import PackageNotFoundError
+from importlib.util import find_spec
 
 import pytest
 import torch
@@ -54,21 +55,36 @@ def test_missing_gpu_is_said(capsys):
 
 @pytest.mark.peer
 @pytest.mark.parametrize(
-    ("peer", "module"), [("fla-core", "fla"), ("transformers", "transformers")], ids=["fla", "transformers"]
+    ("peer", "module", "ops"),
+    [
+        ("fla-core", "fla", {"gated_delta", "kda", "ssd"}),
+        ("transformers", "transformers", {"gated_delta", "kda", "ssd"}),
+        ("mamba-ssm", "mamba_ssm", {"ssd"}),
+    ],
+    ids=["fla", "transformers", "mamba"],
 )
-def test_peers_agree_and_are_timed(peer, module, capsys, monkeypatch):
-    pytest.importorskip(module)
+def test_peers_agree_and_are_timed(peer, module, ops, monkeypatch):
+    if find_spec(module) is None:
+        pytest.skip(f"{peer} is not installed")
     monkeypatch.setattr(bench, "ceilings", lambda device: bench.Ceilings(1e11, 1e10))
     argv = ["--width", "16", "--length", "48", "--batch", "2", "--snapshots", "1", "--heads", "1"]
     rows = bench.measure(*argv, "--rounds", "1", "--against", "reference", peer)
     ours = [row for row in rows if row["impl"] == "chunked"]
     theirs = [row for row in rows if row["impl"].startswith(peer)]
-    assert {row["op"] for row in theirs} >= {"gated_delta", "kda"}
+    assert {row["op"] for row in theirs} == ops
     for row in ours:
         rivals = [other["best_s"] for other in theirs if other["op"] == row["op"]]
         if rivals:
             assert row["times_peer"] == pytest.approx(min(rivals) / row["best_s"], rel=1e-2)
     assert peer in rows[0]["peers"]
+
+
+def test_peer_paths_are_named_by_package():
+    from depthchart_kernels.peers import paths
+
+    assert paths("mamba-ssm", "ssd") == ["mamba-ssm", "mamba-ssm-minimal"]
+    assert paths("fla-core", "kda") == ["fla-core", "fla-core-steps"]
+    assert paths("mamba-ssm", "kda") == []
 
 
 def test_a_missing_peer_is_said(monkeypatch, capsys):

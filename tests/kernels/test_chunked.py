@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from kernel_support import BF16, CASES, FP32, POISON, error, golden, random_call
 
 import depthchart_kernels as dk
+from depthchart_kernels.samples import random_inputs
 
 OPS = ("gated_delta", "kda", "ssd")
 WIDTHS = (16, 32, 64, 128, 256)
@@ -44,6 +45,18 @@ def test_goldens(case, width):
 @pytest.mark.parametrize("op", OPS)
 def test_gates(op, gate, width):
     call = random_call(op, ODD, gate=gate, snapshots=DEPTHS, seed=width)
+    call.check("chunked", width, FP32)
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+@pytest.mark.parametrize("steep", [0.01, 0.3], ids=["few blocks", "most blocks"])
+def test_kda_blocks_that_decay_too_far_to_divide_by(steep, width):
+    """Blocks of 8 tokens in which a channel falls by more than 58 bits, beside blocks where none does."""
+    call = random_call("kda", [300, 40], snapshots=[(0, 100), (0, 255), (1, 32)], k=32, v=16)
+    r = torch.Generator().manual_seed(width)
+    g = call.tensors["g"]
+    g[torch.rand(g.shape[:2], generator=r) < steep] = -30.0
+    g[:, :, ::4] = -1e-4  # channels that remember everything
     call.check("chunked", width, FP32)
 
 
@@ -90,7 +103,7 @@ def test_any_call(op, lengths, width, gate, heads, depths, seed):
 
 
 @pytest.mark.parametrize("gate", ["mild", "harsh", "erase"])
-@pytest.mark.parametrize(("op", "width"), [(op, width) for op in OPS for width in (16, 32, 64)])
+@pytest.mark.parametrize(("op", "width"), [(op, width) for op in OPS for width in (16, 32, 64, 256)])
 def test_snapshot_is_final_state_of_the_run_cut_there_bit_for_bit(op, width, gate):
     total, r = 150, range(0, 151)
     call = random_call(op, [total], gate=gate, snapshots=[(0, d) for d in r], k=32, v=32, seed=width)
@@ -100,6 +113,29 @@ def test_snapshot_is_final_state_of_the_run_cut_there_bit_for_bit(op, width, gat
         plan = {"initial_slots": call.plan["initial_slots"], "final_slots": [slot]}
         getattr(dk, op)(*tensors.values(), pool=before, chunk_width=width, impl="chunked", **plan)
         assert torch.equal(before[slot], pool[slot]), f"depth {depth}"
+
+
+@pytest.mark.parametrize("decay", [0.2, 5.0])
+@pytest.mark.parametrize("op", OPS)
+def test_bit_for_bit_with_two_threads_at_full_size(op, decay):
+    """Sizes at which torch shares one elementwise loop, or one product, between threads."""
+    heads, value_dim = (16, 64) if op == "ssd" else (8, 128)
+    inputs = random_inputs(op, 300, heads, value_dim=value_dim, decay=decay)
+    shape = [heads, value_dim, 128] if op == "ssd" else [heads, 128, value_dim]
+    depths = [5, 64, 127, 200, 300]
+    before, options = torch.get_num_threads(), {"chunk_width": 64, "impl": "chunked"}
+    torch.set_num_threads(2)
+    try:
+        pool = torch.full([len(depths), *shape], POISON)
+        wanted = [(0, d, i) for i, d in enumerate(depths)]
+        getattr(dk, op)(*inputs.values(), pool=pool, snapshots=wanted, **options)
+        for i, d in enumerate(depths):
+            cut = [x[:d] if x.shape[0] == 300 else x for x in inputs.values()]
+            final = torch.full([1, *shape], POISON)
+            getattr(dk, op)(*cut, pool=final, final_slots=[0], **options)
+            assert torch.equal(final[0], pool[i]), f"depth {d}"
+    finally:
+        torch.set_num_threads(before)
 
 
 @pytest.mark.parametrize("op", OPS)

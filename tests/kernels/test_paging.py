@@ -163,8 +163,25 @@ def test_ranks_merged_are_one(impl, ranks, lengths, queries, page_size):
     assert error(got.lse, lse) < FP32
 
 
-def test_many_keys_in_blocks_and_latent_cache(monkeypatch):
-    monkeypatch.setattr("depthchart_kernels.chunked.attention.KEYS", 8)
+@pytest.mark.parametrize("ranks", [1, 3])
+@pytest.mark.parametrize("rows", [1, 6, 1000])
+def test_many_keys_and_queries_in_blocks(rows, ranks, monkeypatch):
+    for name, size in (("KEYS", 8), ("ALL_KEYS", 16), ("ROWS", rows)):
+        monkeypatch.setattr(f"depthchart_kernels.chunked.attention.{name}", size)
+    lengths, queries = [90, 3, 40], [50, 2, 40]
+    q, dense, caches = paged(lengths, queries, 4, ranks)
+    cu = np.cumsum([0, *queries])
+    parts = [
+        dk.paged_attention(q, k, v, table, cu, lengths, dcp_rank=rank, dcp_size=ranks, impl="chunked")
+        for rank, (k, v, table) in enumerate(caches)
+    ]
+    got = dk.merge_attention(*(torch.stack(part) for part in zip(*parts, strict=True)))
+    output, lse = plain(q, dense, queries)
+    assert error(got.output, output) < FP32
+    assert error(got.lse, lse) < FP32
+
+
+def test_latent_cache():
     q, dense, [(k, _, table)] = paged([50, 3], [5, 2], 4, heads=1, dim=12)
     latent = [(ks, ks[..., :7]) for ks, _ in dense]
     got = dk.paged_attention(q, k, k[..., :7], table, [0, 5, 7], [50, 3])

@@ -21,7 +21,7 @@ def books(life):
         for n in tree.root.walk()
     ]
     return {
-        "free pages": sorted(memory.allocator._free),
+        "free pages": sorted(memory.allocator._stack[memory.allocator._top :]),
         "free slots": sorted(memory.states._free),
         "tags": list(memory.states.tags),
         "nodes": nodes,

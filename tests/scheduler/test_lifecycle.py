@@ -28,7 +28,7 @@ from lifecycle_bench import DOC, Bench
 def test_begin_without_a_match_holds_nothing():
     b = Bench()
     s = b.begin("a", b.doc(600))
-    assert (s.computed, s.protected, s.row, s.working, s.branch, s.tracks) == (0, 0, [], None, None, [])
+    assert (s.computed, s.protected, list(s.row), s.working, s.branch, s.tracks) == (0, 0, [], None, None, [])
     assert s.lock is b.memory.tree.root
     assert b.life.copies == []
     b.check()
@@ -42,7 +42,7 @@ def test_begin_copies_the_matched_state_and_locks_its_node():
     node = s.lock
     assert (s.computed, s.protected, node.end, node.kv_locks, node.state_locks) == (1024, 1024, 1024, 1, 1)
     assert s.row == b.memory.tree.pages_of(node)
-    assert s.own_pages() == []
+    assert list(s.own_pages()) == []
     assert b.life.copies == [StateCopy(node.state, s.working)]
     assert s.working != node.state
     assert b.memory.states.tags[s.working] == s.text.tag(1024)

@@ -7,6 +7,7 @@ from collections import Counter
 
 import pytest
 
+from depthchart.traces import bundle
 from depthchart.traces.bundle import BUNDLED, bundled_path, bundled_trace
 from depthchart.traces.neutral import trace_bytes, write_trace
 from depthchart.traces.synthesize import GENERATORS, make
@@ -25,6 +26,19 @@ def test_regenerating_gives_the_bundled_bytes(name, tmp_path):
     again = write_trace(bundled_trace(name), tmp_path / "b.jsonl.gz").read_bytes()
     assert once == again
     assert once[4:8] == bytes(4)  # RFC 1952: MTIME, 0 means no time stamp
+
+
+def test_the_bundles_help_writes_nothing(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr("depthchart.traces.bundle.data_places", lambda: [tmp_path])
+    with pytest.raises(SystemExit) as left:
+        bundle.main(["--help"])
+    assert left.value.code == 0
+    assert "folder to write to" in capsys.readouterr().out
+    with pytest.raises(SystemExit):
+        bundle.main(["--helpp"])
+    assert not list(tmp_path.iterdir())
+    bundle.main(["--out", str(tmp_path / "new")])
+    assert {path.name for path in (tmp_path / "new").iterdir()} == {f"{name}.jsonl.gz" for name in BUNDLED}
 
 
 def test_the_agentic_bundle_is_what_the_demo_needs(agentic):

@@ -28,7 +28,7 @@ import numpy as np
 import numpy.typing as npt
 
 from depthchart.geometry import Geometry
-from depthchart.tokens import PrefixIndex, Text
+from depthchart.tokens import Ids, PrefixIndex, Text
 from depthchart.traces.trace import TraceRequest, canonical
 
 __all__ = ["RUNNING_SLOTS", "Bounds", "bounds", "kv_bound", "state_bound"]
@@ -66,7 +66,7 @@ class Visit(NamedTuple):
     """One request: ids of the whole pages of prompt and reply, how many of them a match can give, pages that it holds
     while it runs."""
 
-    ids: list[int]
+    ids: Ids
     usable: int
     row: int
 

@@ -57,6 +57,8 @@ REQUESTS: Final = (
     "kv_hit_tokens",  # H: what the KV match alone reached
     "reused_tokens",  # C: what was really reused: KV with a state at its end
     "lost_tokens",  # H - C: found and thrown away
+    "possible_tokens",  # the best possible hit on this tree page, had nothing ever been evicted; <NA> where not known
+    "seen_tokens",  # and on any page: an earlier request computed them
     "prefill_steps",
     "retractions",
     "status",  # "finished", "aborted", "rejected", "running", "waiting"
@@ -77,6 +79,9 @@ STEPS: Final = (
     "evictable_state_slots",
 )
 
+# How many requests had a hit H, reuse C and gap H - C of that size: [from, to) tokens.
+HITS: Final = ("from_tokens", "to_tokens", "kv_hit_requests", "reused_requests", "lost_requests")
+
 EVENTS: Final = ("time_s", "step", "event", "request", "node_id", "detail")
 
 SWEEP: Final = (
@@ -86,12 +91,15 @@ SWEEP: Final = (
     "kv_hit_tokens",
     "reused_tokens",  # rightly reused
     "lost_tokens",
+    "possible_tokens",  # the best possible hits on this tree page, had nothing ever been evicted
+    "seen_tokens",  # and on any page
     "reuse",  # reused over prompt tokens
     "wrong_requests",  # took over a state of another text
     "violations",
     "memory_bytes",  # of both pools; <NA> without a model
-    "ttft_mean_s",  # these four only of timed runs
+    "ttft_mean_s",  # these five only of timed runs
     "ttft_p95_s",
+    "tpot_mean_s",  # per output token after the first
     "simulated_s",
     "prompt_tokens_per_s",
 )

@@ -70,13 +70,15 @@ class Arrived(NamedTuple):
 
 
 class Matched(NamedTuple):
-    """``kv_tokens``: what the KV alone matched (H); ``tokens``: with a state at its end (C)."""
+    """``kv_tokens``: what the KV alone matched (H), down to node ``kv_node_id``; ``tokens``: with a state at its end
+    (C), at node ``node_id`` (0: the root, nothing matched)."""
 
     request: str
     tokens: int
     kv_tokens: int
     branch: int | None
     node_id: int
+    kv_node_id: int = 0
 
 
 class Admitted(NamedTuple):
@@ -210,6 +212,17 @@ class EventLog:
     def of(self, *kinds: type) -> list[Any]:
         """The events of the given kinds, in order."""
         return [entry.event for entry in self.entries if isinstance(entry.event, kinds)]
+
+
+class EventStream(EventLog):
+    """Hands every entry on and keeps none."""
+
+    def __init__(self, tell: Callable[[Entry], object]) -> None:
+        super().__init__()
+        self._tell = tell
+
+    def __call__(self, event: Event) -> None:
+        self._tell(Entry(self.time_s, self.step, event))
 
 
 def ignore(event: Event) -> None:

@@ -9,19 +9,22 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
-from typing import Any, Final, NamedTuple
+from dataclasses import dataclass, replace
+from difflib import get_close_matches
+from typing import Any, Final, NamedTuple, TypeVar
 
 from depthchart.depth import RULES, Rule
 from depthchart.events import Aborted, Donated, Finished, Matched, NodeAdded, Rejected, StateDropped
 from depthchart.geometry import Geometry
 from depthchart.presets import PRESETS, preset
 from depthchart.serial import serve
-from depthchart.tokens import PrefixIndex, Text
+from depthchart.tokens import Ids, PrefixIndex, Text
 from depthchart.traces.overlap import PrefixTree
 from depthchart.traces.trace import Trace, TraceRequest, canonical, slice_runs
 
-__all__ = ["REASONS", "Account", "Explanation", "Trial", "explain", "try_changes"]
+__all__ = ["REASONS", "Account", "Explanation", "Meeting", "Trial", "explain", "meeting", "try_changes"]
+
+_T = TypeVar("_T")
 
 REASONS: Final[Mapping[str, str]] = {
     "never_seen": "never seen before",
@@ -116,15 +119,7 @@ class Explanation:
 
     def account(self, request: str) -> Account:
         """One request's account; ValueError with the nearest id where there is none."""
-        known = {one.request: one for one in self.requests}
-        if request in known:
-            return known[request]
-        from difflib import get_close_matches
-
-        near = get_close_matches(request, known, n=1, cutoff=0.0)
-        raise ValueError(
-            f"request={request!r}: is not in the trace" + (f"; nearest: {near[0]!r}" if near else "")
-        )
+        return _known(request, {one.request: one for one in self.requests})
 
     def facts(self) -> dict[str, Any]:
         """Sums, as JSON takes them."""
@@ -198,6 +193,45 @@ def explain(
     return Explanation(tuple(ledger.all_accounts()), geometry, settings)
 
 
+class Meeting(NamedTuple):
+    """Two requests alone on an empty cache: they part after ``shared_tokens``; the first leaves states at ``depths``;
+    ``account`` is what the second can make of them."""
+
+    shared_tokens: int
+    depths: tuple[int, ...]
+    account: Account
+
+
+def meeting(
+    trace: Trace, first: str, second: str, geometry: Geometry, rule: str | Rule = "absolute", **settings: Any
+) -> Meeting:
+    """Where two requests of a trace part, and which checkpoint serves the second (``settings``: those of ``serve``).
+
+    Raises ValueError, naming the nearest, for an id that is not in the trace.
+    """
+    known = {request.request_id: request for request in trace}
+    pair = [replace(_known(name, known), after=None) for name in (first, second)]
+    depths: list[int] = []
+
+    def note(event: object) -> None:
+        if isinstance(event, Donated):
+            depths.append(event.node_end)
+
+    serve(pair[:1], geometry, rule, **settings, watch=note)
+    made = explain(replace(trace, requests=tuple(pair)), geometry, rule, **settings)
+    account = made.account(second)
+    return Meeting(account.seen_tokens, tuple(sorted(set(depths))), account)
+
+
+def _known(request: str, known: Mapping[str, _T]) -> _T:
+    if request in known:
+        return known[request]
+    near = get_close_matches(request, known, n=1, cutoff=0.0)
+    raise ValueError(
+        f"request={request!r}: is not in the trace" + (f"; nearest: {near[0]!r}" if near else "")
+    )
+
+
 def checkpoint_grid(rule: Rule, geometry: Geometry) -> int:
     """Depths at which the rule can leave a state, counted from the start of a text: whole tree pages where its kernel
     stores any depth or its steps end on them, else the checkpoint grid."""
@@ -214,7 +248,7 @@ class _Ledger:
         self.page, self.grid, self.index = geometry.tree_page, grid, index
         self.requests = {request.request_id: request for request in trace}
         self.accounts: dict[str, Account] = {}
-        self.running: dict[str, list[int]] = {}  # ids of all pages that the request computes
+        self.running: dict[str, Ids] = {}  # ids of all pages that the request computes
         self.owner: dict[int, str] = {}  # page -> who computed it last
         self.inserted: set[int] = set()
         self.held: dict[int, int] = {}  # node -> the page at whose end its state is
@@ -257,7 +291,7 @@ class _Ledger:
         self.running[request.request_id] = ids
         self.owner.update(dict.fromkeys(ids, request.request_id))
 
-    def _donated(self, ids: list[int], node: int, pages: int) -> None:
+    def _donated(self, ids: Ids, node: int, pages: int) -> None:
         self.held[node] = ids[pages - 1]
         self.ever.add(ids[pages - 1])
         for page in reversed(ids[: pages - 1]):
@@ -265,7 +299,7 @@ class _Ledger:
                 break
             self.deeper[page] = pages * self.page
 
-    def _account(self, request: TraceRequest, ids: list[int], seen: int, kv: int, reused: int) -> Account:
+    def _account(self, request: TraceRequest, ids: Ids, seen: int, kv: int, reused: int) -> Account:
         page, prompt = self.page, request.prompt_tokens
         whole = seen // page * page
         possible = min(whole, (prompt - 1) // page * page)
@@ -286,7 +320,7 @@ class _Ledger:
         return "kv_evicted" if page in self.inserted else "cut_fell_short"
 
     def _why_no_state(
-        self, ids: list[int], possible: int, kv: int, reused: int, reasons: Counter[str]
+        self, ids: Ids, possible: int, kv: int, reused: int, reasons: Counter[str]
     ) -> tuple[int, int]:
         """Split ``[reused, kv)``: up to the deepest state that was there once, up to the last depth of the grid, and the
         rest. Answers the depth of that state, and of one beyond the common text."""
@@ -306,7 +340,7 @@ class _Ledger:
             reasons[why] += on_grid - once
         return (once if there_once else 0), deeper
 
-    def _why_never(self, ids: list[int], on_grid: int, kv: int, possible: int) -> tuple[str, int]:
+    def _why_never(self, ids: Ids, on_grid: int, kv: int, possible: int) -> tuple[str, int]:
         """Why no state was ever filed at depths on the grid, and the depth of one beyond the common text."""
         page = self.page
         if any(ids[at] in self.ever for at in range(kv // page, possible // page)):
@@ -350,8 +384,6 @@ _Change = tuple[str, str, Geometry, str, int, int, dict[str, Any]]
 
 
 def _changes(g: Geometry, name: str, kv: int, slots: int) -> Iterable[_Change]:
-    from dataclasses import replace
-
     for field in ("page_size", "chunked_prefill_size"):
         for part in (2, 4, 8):
             value = getattr(g, field) // part

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import pairwise
 from typing import Any, TypeAlias
 
 import pandas as pd
 
-from depthchart.columns import CHECKPOINTS, EVENTS, NODES, REQUESTS, STEPS
+from depthchart.columns import CHECKPOINTS, EVENTS, HITS, NODES, REQUESTS, STEPS
 from depthchart.events import (
     Aborted,
     Admitted,
@@ -27,13 +28,26 @@ from depthchart.events import (
 from depthchart.redraw import TreeView
 from depthchart.scheduler.loop import StepRecord
 
-__all__ = ["checkpoints", "events", "nodes", "requests", "steps", "wrong_reuse"]
+__all__ = [
+    "checkpoints",
+    "events",
+    "hits",
+    "nodes",
+    "requests",
+    "steps",
+    "times_per_output_token",
+    "wrong_reuse",
+]
 
 Pending: TypeAlias = dict[str, list[dict[str, Any]]]
 
 
-def requests(log: Iterable[Entry]) -> pd.DataFrame:
-    """One row per request, in order of arrival; H and C are those of its first admission."""
+def requests(log: Iterable[Entry], seen: Mapping[str, int] | None = None, page: int = 1) -> pd.DataFrame:
+    """One row per request, in order of arrival; H and C are those of its first admission.
+
+    ``seen``: leading prompt tokens that an earlier request had computed, where that is known; of them, whole pages of
+    ``page`` tokens, and at most all but the prompt's last token, are possible.
+    """
     rows: dict[str, dict[str, Any]] = {}
     for entry in log:
         event = entry.event
@@ -41,12 +55,46 @@ def requests(log: Iterable[Entry]) -> pd.DataFrame:
             rows[event.request] = _arrived(event)
         elif (row := rows.get(getattr(event, "request", ""))) is not None:
             _update(row, event, entry.time_s)
+    for name, tokens in (seen or {}).items():
+        if (row := rows.get(name)) is not None:
+            row.update(
+                seen_tokens=tokens, possible_tokens=min(tokens, row["prompt_tokens"] - 1) // page * page
+            )
     frame = pd.DataFrame(list(rows.values()), columns=list(REQUESTS))
     whole = [
         name for name in REQUESTS if name.endswith("_tokens") or name in ("prefill_steps", "retractions")
     ]
     times = [name for name in REQUESTS if name.endswith("_s")]
     return frame.astype({**dict.fromkeys(whole, "Int64"), **dict.fromkeys(times, "float64")})
+
+
+def hits(table: pd.DataFrame, page: int) -> pd.DataFrame:
+    """How many of the admitted requests of ``requests`` had a KV hit H, a reuse C and a gap H - C of which size.
+
+    Bins: nothing; then below a page; then [1, 2), [2, 4), [4, 8), ... pages of ``page`` tokens.
+    """
+    met = table[table["reused_tokens"].notna()]
+    most = int(met[["kv_hit_tokens", "reused_tokens", "lost_tokens"]].max().max()) if len(met) else 0
+    edges = [0, 1, *([page] if page > 1 else [])]
+    while edges[-1] <= most:
+        edges.append(2 * edges[-1])
+    columns = {
+        f"{name}_requests": [
+            int(((met[f"{name}_tokens"] >= a) & (met[f"{name}_tokens"] < b)).sum())
+            for a, b in pairwise(edges)
+        ]
+        for name in ("kv_hit", "reused", "lost")
+    }
+    frame = pd.DataFrame({"from_tokens": edges[:-1], "to_tokens": edges[1:], **columns}, columns=list(HITS))
+    return frame.astype("int64")
+
+
+def times_per_output_token(table: pd.DataFrame) -> pd.Series[float]:
+    """TPOT: seconds from the first output token to the end, over the tokens after the first, of each finished request
+    that had any."""
+    several = table[(table["status"] == "finished") & (table["output_tokens"] > 1)]
+    spent = several["finished_s"] - several["first_token_s"]
+    return (spent / (several["output_tokens"] - 1).astype("float64")).astype("float64")
 
 
 def steps(records: Sequence[StepRecord]) -> pd.DataFrame:

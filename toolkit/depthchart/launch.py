@@ -333,9 +333,16 @@ class _Flags:
     def __init__(self, words: list[str], known: Mapping[str, str], notes: list[Advice]) -> None:
         self.known, self.notes, self.settings = known, notes, list[Setting]()
         self._read: dict[str, tuple[str, str]] = {}
+        self._unread: list[str] = []
         at = 0
         while at < len(words):
             at = self._take(words, at)
+        if self._unread:
+            self.note(
+                "note",
+                "unread",
+                f"not understood, so not read: {', '.join(dict.fromkeys(self._unread))}; only flags that move a grid are.",
+            )
         if "config" in self._read:
             self.note(
                 "note",
@@ -407,11 +414,14 @@ class _Flags:
             self.add(name, value, flag)
 
     def _near_miss(self, flag: str) -> None:
-        if not flag.startswith("--") or flag in _NEIGHBOURS:
+        if not flag.startswith("-") or re.fullmatch(r"-[\d.]+", flag) or flag in _NEIGHBOURS:
             return
-        near = get_close_matches(flag, self.known, n=1, cutoff=0.85)
+        near = [known for known in self.known if flag.startswith("--") and known.startswith(f"{flag}-")]
+        near = near or get_close_matches(flag, self.known, n=1, cutoff=0.85)
         if near:
-            self.note("note", "near-miss", f"{flag} is not read; did you mean {near[0]}?")
+            self.note("note", "near-miss", f"{flag} is not read; did you mean {' or '.join(near)}?")
+        else:
+            self._unread.append(flag)
 
 
 def _whole(flag: str, text: str) -> int:

@@ -14,6 +14,7 @@ from datetime import date
 from difflib import get_close_matches
 from typing import Any, Final
 
+from depthchart.cache.worth import Worth
 from depthchart.depth import RULES, Rule
 from depthchart.geometry import Geometry
 from depthchart.rules import (
@@ -27,6 +28,10 @@ from depthchart.rules import (
 )
 
 __all__ = ["ENGINES", "FAULTY", "PRESETS", "Preset", "Setup", "llamacpp", "preset", "sglang_at"]
+
+
+SMALLEST_BLOCK: Final = 528
+"""Tokens of the smallest block that holds a state of a hybrid model, of those that vLLM is known to log (vllm#20016)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,12 +73,14 @@ class Preset:
     on_page: bool = False  # branch depths on the tree page, for rules that can store any depth
 
     def apply(self, geometry: Geometry, kv_tokens: int, state_slots: int) -> Setup:
-        """The settings on these pools. A joint pool counts a block of one tree page as one state, in vLLM's way, and
-        splits all blocks evenly, since each block of text then takes one for KV and one for its state."""
-        kv, slots = kv_tokens, state_slots
+        """The settings on these pools. A joint pool has the memory of both, and half of it goes to each kind, since each
+        block of text takes a block for its KV and one for its state. A state is as large as a block in vLLM, which raises
+        its blocks until they hold one; on pages too small for any (``SMALLEST_BLOCK``), as large as ``Worth`` says."""
+        kv, slots, page = kv_tokens, state_slots, geometry.tree_page
         if self.joint_pool:
-            slots = (kv_tokens // geometry.tree_page + state_slots) // 2
-            kv = slots * geometry.tree_page
+            state = page if page >= SMALLEST_BLOCK else max(page, round(Worth().state_tokens))
+            half = (kv_tokens + state_slots * state) // 2
+            kv, slots = half // page * page, half // state
         policies = dict(self.policies)
         if self.on_page:
             policies["branch_grid"] = geometry.tree_page
@@ -235,7 +242,7 @@ _OTHERS: Final = (
     llamacpp(),
     Preset(
         "depthchart",
-        "exact depths: last page, branch, some on the way; states and KV go by the work that they are expected to save",
+        "exact depths: last page, branch, some on the way; states and KV go by the tokens that they are expected to save",
         "this project",
         _spaced,
         {"eviction": "gain", "state_eviction": "gain"},

@@ -148,8 +148,8 @@ class TreeView:
                 self.nodes[node_id].state_depth = None
             case Locked(node_id, state) | Unlocked(node_id, state):
                 self._lock(node_id, 1 if isinstance(entry.event, Locked) else -1, state)
-            case Matched(node_id=node_id):
-                for node in self.path(node_id):
+            case Matched(node_id=node_id, kv_node_id=kv_node_id):
+                for node in self.path(kv_node_id or node_id):  # a match refreshes the KV of its whole path
                     node.last_used_s = entry.time_s
 
     def path(self, node_id: int) -> list[DrawnNode]:

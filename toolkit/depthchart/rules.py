@@ -14,6 +14,7 @@ from depthchart.geometry import Geometry
 __all__ = [
     "decode_on_interval",
     "every_n",
+    "marked",
     "spaced",
     "vllm_all",
     "vllm_any_cut",
@@ -116,6 +117,32 @@ def every_n(tokens: int) -> Rule:
     return Rule(
         "every_n",
         f"every {tokens} tokens and at the end (llama.cpp)",
+        decide=decide,
+        snapshots="any",
+        decode_grid=lambda g: g.tree_page,
+    )
+
+
+def marked(*depths: int) -> Rule:
+    """A state where the application says so, such as at the end of a system prompt that all requests share (vllm#55697), or
+    from a threshold that an operator sets (sglang#37198); and at the last page of the text.
+
+    A mark inside a page counts for the page before. Sound: every depth is a multiple of the tree page in (prefix, end];
+    the kernel stores any depth. Raises ValueError for no mark, or one below 1.
+    """
+    if not depths or min(depths) < 1:
+        raise ValueError(f"depths={list(depths)}: must be depths of at least 1 token; nearest legal: [1]")
+
+    def decide(g: Geometry, prefix: int, end: int, branch: int | None) -> Decision:
+        page = g.tree_page
+        kept = sorted(d for d in {depth // page * page for depth in (*depths, end)} if prefix < d <= end)
+        if not kept:
+            return Decision(None, False, f"no mark and no page ends in ({prefix}, {end}]")
+        return Decision(kept[-1], True, f"{len(kept)} of: marks, last page", tuple(kept[:-1]))
+
+    return Rule(
+        "marked",
+        f"states at the marks {', '.join(map(str, sorted(depths)))}, and at the last page",
         decide=decide,
         snapshots="any",
         decode_grid=lambda g: g.tree_page,

@@ -8,6 +8,7 @@ from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from depthchart.counters import counters
 from depthchart.display import table_html
 from depthchart.events import EventLog, Violation
 from depthchart.geometry import Geometry
@@ -38,7 +39,9 @@ class Fault(NamedTuple):
 class Run:
     """What a simulation leaves behind. ``settings`` and ``geometry`` repeat it; ``violations`` are faults that
     the books show at the end (empty for a sound run); ``fault`` is where a strict run stopped; ``source`` and
-    ``notes`` are the trace's own (lines left out, …), ``loaded`` is how its file was read (``Trace.loaded``)."""
+    ``notes`` are the trace's own (lines left out, …), ``loaded`` is how its file was read
+    (``Trace.loaded``); ``seen`` tells, where it is known, how many leading tokens of a request's prompt an earlier one
+    had computed."""
 
     geometry: Geometry
     settings: Mapping[str, Any]
@@ -51,13 +54,21 @@ class Run:
     violations: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     loaded: Mapping[str, Any] = field(default_factory=dict)
+    seen: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def requests(self) -> pd.DataFrame:
-        """One row per request (columns.REQUESTS): times, prompt, H, C and lost tokens, status."""
+        """One row per request (columns.REQUESTS): times, prompt, H, C, lost and possible tokens, status."""
         from depthchart import frames
 
-        return frames.requests(self.log)
+        return frames.requests(self.log, self.seen, self.geometry.tree_page)
+
+    @property
+    def hits(self) -> pd.DataFrame:
+        """Histogram of KV hit H, reuse C and the gap H - C over the admitted requests (columns.HITS)."""
+        from depthchart import frames
+
+        return frames.hits(self.requests, self.geometry.tree_page)
 
     @property
     def steps(self) -> pd.DataFrame:
@@ -97,27 +108,42 @@ class Run:
 
     def summary(self) -> dict[str, Any]:
         """The run in a few numbers: counts, tokens, times in seconds."""
+        from depthchart.frames import times_per_output_token
+
         table = self.requests
         done = table[table["status"] == "finished"]
         met = table[table["reused_tokens"].notna()]  # reuse is a share of what was admitted
-        prompt, reused, lost = (int(met[f"{name}_tokens"].sum()) for name in ("prompt", "reused", "lost"))
+        names = ("prompt", "kv_hit", "reused", "lost", "possible", "seen")
+        prompt, hit, reused, lost, possible, seen = (int(met[f"{name}_tokens"].sum()) for name in names)
         ttft = (done["first_token_s"] - done["arrival_s"]).dropna()
+        tpot = times_per_output_token(done)
+        served = int(done["prompt_tokens"].sum()), int(done["output_tokens"].sum())
         return {
             "rule": self.settings["rule"],
             "requests": len(table),
             "finished": len(done),
             "rejected": int((table["status"] == "rejected").sum()),
             "prompt_tokens": prompt,
+            "kv_hit_tokens": hit,
             "reused_tokens": reused,
             "lost_tokens": lost,
+            "possible_tokens": possible if self.seen else None,
+            "seen_tokens": seen if self.seen else None,
             "reuse": reused / prompt if prompt else 0.0,
             "retractions": int(table["retractions"].sum()),
             "steps": len(self.records),
             "simulated_s": self.end_s,
             "ttft_mean_s": float(ttft.mean()) if len(ttft) else None,
+            "tpot_mean_s": float(tpot.mean()) if len(tpot) else None,
+            "prompt_tokens_per_s": served[0] / self.end_s if self.end_s else None,
+            "output_tokens_per_s": served[1] / self.end_s if self.end_s else None,
             "violations": sum(isinstance(entry.event, Violation) for entry in self.log),
             "fault": None if self.fault is None else f"{self.fault.kind}: {self.fault.message}",
         }
+
+    def counters(self) -> dict[str, int]:
+        """Checkpoints kept and not kept, evictions by reason, and what the tree holds at the end."""
+        return counters(self.log)
 
     def save(self, folder: str | Path) -> Path:
         """Write the whole run to ``folder`` (made where it is missing) as one file; returns the folder.
@@ -134,6 +160,7 @@ class Run:
             "violations": self.violations,
             "notes": self.notes,
             "loaded": {name: _simple(value) for name, value in self.loaded.items()},
+            "seen": dict(self.seen),
             "records": self.records,
         }
         write_recording(Path(folder) / RECORDING, head, self.log)
@@ -163,6 +190,7 @@ class Run:
                 head["violations"],
                 head["notes"],
                 head.get("loaded", {}),
+                head.get("seen", {}),
             )
         except (KeyError, TypeError) as fault:
             raise ValueError(f"{path}: its first line is no head of a run: {fault}") from None

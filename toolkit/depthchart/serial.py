@@ -7,7 +7,7 @@ same problem (``bounds``). It is the same lifecycle on the same memory; there is
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 
 from depthchart.cache.memory import Memory
@@ -20,7 +20,7 @@ from depthchart.scheduler.sequence import Sequence
 from depthchart.tokens import PrefixIndex, Text
 from depthchart.traces.trace import TraceRequest
 
-__all__ = ["Served", "Service", "serve"]
+__all__ = ["Served", "Service", "serve", "serve_each"]
 
 
 class Served(NamedTuple):
@@ -79,11 +79,35 @@ def serve(
     every event. Raises ValueError for pools
     too small for any request.
     """
+    counts: Counter[str] = Counter()
+    pools: dict[str, Any] = {"kv_tokens": kv_tokens, "state_slots": state_slots, "index": index}
+    served = []
+    for one in serve_each(trace, geometry, rule, **pools, watch=watch, counts=counts, **policies):
+        served.append(one)
+        if advance is not None:
+            advance(1)
+    return Service(tuple(served), dict(counts))
+
+
+def serve_each(
+    trace: Iterable[TraceRequest],
+    geometry: Geometry,
+    rule: str | Rule,
+    *,
+    kv_tokens: int,
+    state_slots: int,
+    index: PrefixIndex | None = None,
+    watch: Emit | None = None,
+    counts: Counter[str] | None = None,
+    **policies: Any,
+) -> Iterator[Served]:
+    """As ``serve``, one request after another, as they are asked for: ``trace`` may be a stream without end. Nothing is
+    kept but the memory's own books, so the process stays as large as its live tree. ``counts`` is added to."""
     if state_slots < MIN_STATE_SLOTS:
         raise ValueError(
             f"state_slots={state_slots}: one request takes {MIN_STATE_SLOTS}; nearest legal: {MIN_STATE_SLOTS}"
         )
-    counts: Counter[str] = Counter()
+    counts = Counter() if counts is None else counts
     last: list[Matched] = []
 
     def emit(event: Any) -> None:
@@ -96,19 +120,16 @@ def serve(
 
     memory = Memory(geometry, kv_tokens, state_slots, index=index, emit=emit, **policies)
     life = Lifecycle(memory, rule, strict=False, emit=emit)
-    served = []
     for request in trace:
         text = Text(memory.index, request.prompt, request.extra_key or "")
         prompt = len(text)
         if prompt + request.output_tokens > memory.allocator.total_tokens:
-            served.append(Served(request.request_id, prompt, 0, 0, False, False))
+            yield Served(request.request_id, prompt, 0, 0, False, False)
         else:
             wrong = _serve_one(life, request, text)
             match = last.pop()
-            served.append(Served(request.request_id, prompt, match.kv_tokens, match.tokens, wrong, True))
-        if advance is not None:
-            advance(1)
-    return Service(tuple(served), dict(counts))
+            yield Served(request.request_id, prompt, match.kv_tokens, match.tokens, wrong, True)
+            memory.forget()
 
 
 def _serve_one(life: Lifecycle, request: TraceRequest, text: Text) -> bool:

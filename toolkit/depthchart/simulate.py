@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from typing import Any, Literal, Protocol, get_args
 
 from depthchart.cache.memory import Memory
@@ -11,7 +11,7 @@ from depthchart.cache.worth import Worth
 from depthchart.cost import CostModel, LinearCost
 from depthchart.depth import Rule, rule_of
 from depthchart.errors import DepthchartError, InvariantError, one_of
-from depthchart.events import EventLog
+from depthchart.events import Arrived, EventLog, Matched
 from depthchart.geometry import Geometry
 from depthchart.provenance import provenance
 from depthchart.run import Fault, Run
@@ -19,6 +19,7 @@ from depthchart.scheduler.executor import Batch, StepResult
 from depthchart.scheduler.loop import Scheduler
 from depthchart.scheduler.reserve import OutputReserve
 from depthchart.tokens import PrefixIndex, Runs, slice_runs
+from depthchart.traces.overlap import seen_prefixes
 from depthchart.traces.trace import Trace, TraceRequest
 
 __all__ = ["Arrivals", "SimulatedExecutor", "simulate"]
@@ -130,7 +131,16 @@ def simulate(
     run.loaded = dict(trace.loaded)
     _drive(scheduler, trace, arrivals, run, progress)
     run.violations = memory.violations(scheduler.lifecycle.holdings(), misplaced=strict)
+    run.seen = _seen(trace, log)
     return run
+
+
+def _seen(trace: Trace, log: EventLog) -> dict[str, int]:
+    """Leading prompt tokens that an earlier request has computed, of any that was admitted before: what an unbounded,
+    instant cache reuses. Those that were never admitted come last, so that they count for nobody."""
+    requests = {request.request_id: request for request in trace}
+    order = list(dict.fromkeys(event.request for kind in (Matched, Arrived) for event in log.of(kind)))
+    return dict(zip(order, seen_prefixes(requests[name] for name in order), strict=True))
 
 
 class SimulatedExecutor:
@@ -138,7 +148,7 @@ class SimulatedExecutor:
 
     def __init__(self, cost: CostModel, requests: Iterable[TraceRequest]) -> None:
         self.cost = cost
-        self.outputs: Mapping[str, Runs] = {request.request_id: request.output for request in requests}
+        self.outputs: dict[str, Runs] = {request.request_id: request.output for request in requests}
 
     def run(self, batch: Batch) -> StepResult:
         """Sample the recorded tokens; nothing is computed."""
@@ -146,9 +156,12 @@ class SimulatedExecutor:
         for sequence in batch.sequences:
             name = sequence.request
             if name in batch.samples:
-                done = len(sequence.text) - sequence.prompt_tokens
-                tokens[name] = slice_runs(self.outputs[name], done, done + 1)[0]
+                tokens[name] = self.said(name, len(sequence.text) - sequence.prompt_tokens, 1)[0]
         return StepResult(self.cost.step_s(batch.work), tokens)
+
+    def said(self, request: str, first: int, count: int) -> Runs:
+        """The recorded tokens ``[first, first + count)`` of a request's output."""
+        return slice_runs(self.outputs[request], first, first + count)
 
 
 class _Arrivals:

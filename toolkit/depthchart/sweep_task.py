@@ -10,7 +10,7 @@ from depthchart.cache.eviction import ORDERS
 from depthchart.cache.states import MATCHINGS, REFRESHES, STATE_POLICIES
 from depthchart.capacity import STATE_SHARE
 from depthchart.columns import SWEEP
-from depthchart.cost import CostModel
+from depthchart.cost import CostModel, LinearCost
 from depthchart.depth import RULES
 from depthchart.errors import DepthchartError, one_of
 from depthchart.geometry import Geometry
@@ -23,9 +23,10 @@ from depthchart.scheduler.queue import queue_policy
 from depthchart.serial import serve
 from depthchart.simulate import simulate
 from depthchart.tokens import PrefixIndex
+from depthchart.traces.overlap import reusable, seen_prefixes
 from depthchart.traces.trace import Trace
 
-__all__ = ["AXES", "Config", "Job", "check", "run_job", "settings_of"]
+__all__ = ["AXES", "Config", "Job", "assumptions", "check", "run_job", "settings_of"]
 
 Config: TypeAlias = dict[str, Any]
 
@@ -83,7 +84,7 @@ def run_job(job: Job, *, blob: bytes, digest: str) -> dict[str, Any]:
         row.update(
             _timed(trace, geometry, settings, job.config, index)
             if job.timed
-            else _served(trace, geometry, settings, index)
+            else _served(trace, geometry, settings, index, digest)
         )
         row.update(status="ok", reason="", memory_bytes=_memory_bytes(job.config, settings))
     except (ValueError, DepthchartError, AssertionError) as error:
@@ -105,6 +106,11 @@ def settings_of(config: Config) -> tuple[Geometry, dict[str, Any]]:
     if isinstance(settings["rule"], str):
         RULES[settings["rule"]]
     return geometry, settings
+
+
+def assumptions(config: Config) -> str:
+    """What the times of a timed run rest on."""
+    return (_cost(config) or LinearCost()).assumptions
 
 
 def _pools(config: Config) -> tuple[int, int]:
@@ -145,9 +151,13 @@ def _memory_bytes(config: Config, settings: dict[str, Any]) -> int | None:
     return int(settings["kv_tokens"] * model.kv_bytes_per_token + settings["state_slots"] * model.state_bytes)
 
 
-def _served(trace: Trace, geometry: Geometry, settings: dict[str, Any], index: PrefixIndex) -> dict[str, Any]:
+def _served(
+    trace: Trace, geometry: Geometry, settings: dict[str, Any], index: PrefixIndex, digest: str
+) -> dict[str, Any]:
     service = serve(trace, geometry, **settings, index=index)
+    never = frozenset(at for at, one in enumerate(service.requests) if not one.fits)
     return {
+        **_possible(digest, geometry.tree_page, never),
         "prompt_tokens": service.prompt_tokens,
         "kv_hit_tokens": sum(one.kv_tokens for one in service.requests),
         "reused_tokens": service.reused_tokens,
@@ -161,12 +171,14 @@ def _served(trace: Trace, geometry: Geometry, settings: dict[str, Any], index: P
 def _timed(
     trace: Trace, geometry: Geometry, settings: dict[str, Any], config: Config, index: PrefixIndex
 ) -> dict[str, Any]:
-    from depthchart.frames import wrong_reuse
+    from depthchart.frames import times_per_output_token, wrong_reuse
 
     more = {name: config[name] for name in TIMED_AXES if name in config}
     run = simulate(trace, geometry, **settings, **more, cost=_cost(config), strict=False, index=index)
     table, wrong = run.requests, wrong_reuse(run.log)
+    met = table["reused_tokens"].notna()
     waits = (table["first_token_s"] - table["arrival_s"]).dropna()
+    tpot = times_per_output_token(table)
     prompt, reused = (
         int(table["prompt_tokens"].sum()),
         int(table["reused_tokens"].sum() - wrong["reused_tokens"].sum()),
@@ -176,11 +188,14 @@ def _timed(
         "kv_hit_tokens": int(table["kv_hit_tokens"].sum()),
         "reused_tokens": reused,
         "lost_tokens": int(table["lost_tokens"].sum()),
+        "possible_tokens": int(table.loc[met, "possible_tokens"].sum()),
+        "seen_tokens": int(table.loc[met, "seen_tokens"].sum()),
         "reuse": reused / prompt if prompt else 0.0,
         "wrong_requests": int(wrong["request"].nunique()),
         "violations": run.summary()["violations"],
         "ttft_mean_s": float(waits.mean()) if len(waits) else None,
         "ttft_p95_s": float(waits.quantile(0.95)) if len(waits) else None,
+        "tpot_mean_s": float(tpot.mean()) if len(tpot) else None,
         "simulated_s": run.end_s,
         "prompt_tokens_per_s": prompt / run.end_s if run.end_s else None,
     }
@@ -194,6 +209,15 @@ def _trace(digest: str, blob: bytes) -> Trace:
         _OPENED.clear()
         _OPENED[digest] = pickle.loads(blob)
     return _OPENED[digest]
+
+
+@lru_cache(maxsize=64)
+def _possible(digest: str, page: int, never: frozenset[int]) -> dict[str, int]:
+    """What earlier requests had computed of each prompt of the open trace; those that never fit compute nothing."""
+    requests = [request for at, request in enumerate(_OPENED[digest]) if at not in never]
+    seen = list(seen_prefixes(requests))
+    pages = (reusable(tokens, r.prompt_tokens, page) for tokens, r in zip(seen, requests, strict=True))
+    return {"possible_tokens": sum(pages), "seen_tokens": sum(seen)}
 
 
 @lru_cache(maxsize=4)

@@ -5,19 +5,21 @@ A text is a tuple of runs ``(segment, start, length)``: token ``j`` of a segment
 whose token ``j`` is the id ``j``.
 
 ``PrefixIndex`` gives every prefix that ends on a page one integer, equal exactly where the prefixes
-are equal (the page contents are interned, never hashed lossily). Two texts then share a page-aligned
+are equal (what they are made of is interned, never hashed lossily). Two texts then share a page-aligned
 prefix just as far as their ids agree, and the radix tree compares ints.
 """
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable
-from typing import NamedTuple, TypeAlias
+from array import array
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple, TypeAlias, TypeGuard
 
 import numpy as np
 import numpy.typing as npt
 
 __all__ = [
+    "Ids",
     "PrefixIndex",
     "Runs",
     "Tag",
@@ -34,11 +36,24 @@ __all__ = [
 Run: TypeAlias = tuple[int, int, int]
 Runs: TypeAlias = tuple[Run, ...]
 
+Ids: TypeAlias = "array[int]"
+"""Prefix ids of a text's pages, int64 [pages]: an ``array.array``, which copies fast and answers with plain ints."""
+
+_Content: TypeAlias = (
+    tuple[int, int] | Runs
+)  # of a stretch: (segment, first token), or the runs of one mixed page
+_Stretch: TypeAlias = tuple[int, _Content]  # the prefix before it, and its content
+
 VOCABULARY = 0
 """Segment whose token j is the vocabulary id j (token-id traces, byte fallback, real models)."""
 
 SEGMENT_LIMIT = 1 << 31
 INDEX_LIMIT = 1 << 32
+
+PAGE_BITS = 32  # of an id: the page within its stretch; a run has fewer than 2**32 tokens
+LAST_PAGE = (1 << PAGE_BITS) - 1
+FEW_STRETCHES = 4096  # below this nothing is worth forgetting
+FEW_PAGES = 12  # below this counting up in Python beats a call of numpy
 
 TAINTED = -1  # the prefix id of a state that has read something else than one text from its start
 
@@ -53,46 +68,110 @@ class Tag(NamedTuple):
 
 
 class PrefixIndex:
-    """Interns prefixes: ids of the page-aligned prefixes of texts, for one page size in tokens."""
+    """Interns prefixes: ids of the page-aligned prefixes of texts, for one page size in tokens.
+
+    Pages that continue each other inside one run are a stretch. A stretch is known by the prefix before it and by its
+    first token, and gets a number; its pages need no entry of their own: the prefix that ends after page ``k`` of
+    stretch ``n`` has the id ``(n << 32) + k``. A page in which runs meet is a stretch of one. So time and memory go by
+    runs, not by pages.
+    """
 
     def __init__(self, page: int) -> None:
         if page < 1:
             raise ValueError(f"page={page}: must be a positive number of tokens; nearest legal: 1")
         self.page = page
-        self._ids: dict[tuple[int, Hashable], int] = {}
+        self._numbers: dict[_Stretch, int] = {}
+        self._stretches: dict[int, _Stretch | None] = {}  # the other way round; None is a root
         self._namespaces: dict[str, int] = {}
-        self._grown_from: list[tuple[int, Hashable] | None] = []
+        self._next, self._kept = 0, FEW_STRETCHES
 
     def __len__(self) -> int:
-        return len(self._ids)
+        """Stretches in memory."""
+        return len(self._numbers)
 
     def root(self, namespace: str = "") -> int:
         """The id of the empty prefix of a namespace."""
         if namespace not in self._namespaces:
-            self._namespaces[namespace] = len(self._grown_from)
-            self._grown_from.append(None)
+            self._namespaces[namespace] = self._start(None)
         return self._namespaces[namespace]
 
-    def follow(self, prefix: int, pages: Iterable[Hashable]) -> list[int]:
-        """The ids of ``prefix`` grown by one page after another."""
-        ids, known, grown = [], self._ids, self._grown_from
-        for page in pages:
-            key = (prefix, page)
-            found = known.get(key)
-            if found is None:
-                found = known[key] = len(grown)
-                grown.append(key)
-            prefix = found
-            ids.append(prefix)
-        return ids
+    def grow(self, ids: Ids, prefix: int, runs: Runs) -> None:
+        """Append to ``ids`` those of ``prefix`` grown by the whole pages of canonical ``runs``, one after another."""
+        page, room = self.page, 0
+        part: list[Run] = []
+        for at, (segment, start, length) in enumerate(runs):
+            if part:  # fill the page that began in another run
+                piece = min(length, room)
+                part.append((segment, start, piece))
+                start, length, room = start + piece, length - piece, room - piece
+                if room:
+                    continue
+                prefix = self._stretch(prefix, tuple(part))
+                ids.append(prefix)
+                part = []
+            pages, rest = divmod(length, page)
+            if pages:
+                goes_on = at == 0 and self._goes_on(prefix, segment, start)
+                first = prefix + 1 if goes_on else self._stretch(prefix, (segment, start))
+                _count_up(ids, first, pages)
+                prefix = first + pages - 1
+            if rest:
+                part, room = [(segment, start + length - rest, rest)], page - rest
 
     def text_of(self, prefix: int) -> Runs:
         """The tokens of a prefix, as canonical runs."""
-        pages: list[Runs] = []
-        while (grown := self._grown_from[prefix]) is not None:
-            prefix, page = grown
-            pages.append(page)  # type: ignore[arg-type]
-        return canonical(run for page in reversed(pages) for run in page)
+        parts: list[Runs] = []
+        while (stretch := self._stretches[prefix >> PAGE_BITS]) is not None:
+            tokens = ((prefix & LAST_PAGE) + 1) * self.page
+            prefix, content = stretch
+            parts.append(content if _is_mixed(content) else ((*content, tokens),))
+        return canonical(run for part in reversed(parts) for run in part)
+
+    # --- forgetting ---------------------------------------------------------------------------------------
+
+    @property
+    def crowded(self) -> bool:
+        """Whether it has doubled since it last forgot: ``forget`` then costs little for each stretch that was added."""
+        return len(self._numbers) > 2 * self._kept
+
+    def forget(self, live: Iterable[int]) -> None:
+        """Drop what does not lead to a prefix in ``live``: name the last one of every edge and of every text still in
+        use. A dropped prefix gets another id when it comes again, one that no prefix had before."""
+        kept: set[int] = set()
+        for prefix in live:
+            number = prefix >> PAGE_BITS
+            while number not in kept and (stretch := self._stretches.get(number)) is not None:
+                kept.add(number)
+                number = stretch[0] >> PAGE_BITS
+        roots = {prefix >> PAGE_BITS for prefix in self._namespaces.values()}
+        self._numbers = {stretch: number for stretch, number in self._numbers.items() if number in kept}
+        self._stretches = {n: stretch for n, stretch in self._stretches.items() if n in kept or n in roots}
+        self._kept = max(len(kept), FEW_STRETCHES)
+
+    # --- helpers ------------------------------------------------------------------------------------------
+
+    def _stretch(self, prefix: int, content: _Content) -> int:
+        """The id of the first page of a stretch."""
+        key = (prefix, content)
+        number = self._numbers.get(key)
+        if number is not None:
+            return number << PAGE_BITS
+        first = self._start(key)
+        self._numbers[key] = first >> PAGE_BITS
+        return first
+
+    def _start(self, stretch: _Stretch | None) -> int:
+        number, self._next = self._next, self._next + 1
+        self._stretches[number] = stretch
+        return number << PAGE_BITS
+
+    def _goes_on(self, prefix: int, segment: int, start: int) -> bool:
+        """Whether token ``start`` of the segment continues the stretch in which the prefix ends."""
+        stretch = self._stretches[prefix >> PAGE_BITS]
+        return stretch is not None and stretch[1] == (
+            segment,
+            start - ((prefix & LAST_PAGE) + 1) * self.page,
+        )
 
 
 class Text:
@@ -102,44 +181,49 @@ class Text:
 
     def __init__(self, index: PrefixIndex, runs: Iterable[Run], namespace: str = "") -> None:
         self.index, self.namespace = index, namespace
-        self._runs = canonical(runs)
-        self._length = runs_length(self._runs)
-        self._ids: list[int] = []
+        self._runs = list(canonical(runs))
+        self._length = sum(run[2] for run in self._runs)
+        self._ids: Ids = array("q")
 
     def __len__(self) -> int:
         return self._length
 
     @property
     def runs(self) -> Runs:
-        return self._runs
+        return tuple(self._runs)
+
+    @property
+    def last_id(self) -> int:
+        """The longest prefix that has an id so far; -1 where none has."""
+        return self._ids[-1] if self._ids else -1
 
     def append(self, runs: Iterable[Run]) -> None:
         """Add tokens at the end (a decode step's output)."""
         added = canonical(runs)
+        length = runs_length(added)
         if added and self._runs:  # only where the two meet can runs merge
-            added = (*canonical((self._runs[-1], added[0])), *added[1:])
-            self._runs = (*self._runs[:-1], *added)
-        else:
-            self._runs = self._runs or added
-        self._length = runs_length(self._runs)
+            added = (*canonical((self._runs.pop(), added[0])), *added[1:])
+        self._runs += added
+        self._length += length
 
-    def ids(self, tokens: int) -> list[int]:
-        """The prefix ids of all whole pages within the first ``tokens`` tokens."""
+    def ids(self, tokens: int) -> Ids:
+        """The prefix ids of all whole pages within the first ``tokens`` tokens, int64 [pages]; a copy."""
         if not 0 <= tokens <= self._length:
             raise ValueError(f"tokens={tokens}: the text has {self._length} tokens")
-        pages = tokens // self.index.page
         if len(self._ids) < self._length // self.index.page:
             self._grow()
-        return self._ids[:pages]
+        return self._ids[: tokens // self.index.page]
 
     def tag(self, depth: int) -> Tag:
         """The tag of a state that has consumed exactly the first ``depth`` tokens."""
+        if not 0 <= depth <= self._length:
+            raise ValueError(f"depth={depth}: the text has {self._length} tokens")
         page = self.index.page
-        floor = depth // page * page
-        if len(self._ids) * page < floor or depth < 0:
-            self.ids(depth)
-        prefix = self._ids[floor // page - 1] if floor else self.index.root(self.namespace)
-        return Tag(depth, prefix, self.slice(floor, depth))
+        pages, tail = divmod(depth, page)
+        if len(self._ids) < pages:
+            self._grow()
+        prefix = self._ids[pages - 1] if pages else self.index.root(self.namespace)
+        return Tag(depth, prefix, self.slice(depth - tail, depth) if tail else ())
 
     def slice(self, start: int, stop: int) -> Runs:
         """The tokens ``[start, stop)``, found from the end of the text (where a running request works)."""
@@ -152,10 +236,10 @@ class Text:
         return slice_runs(self._runs[first:], start - at, stop - at) if stop > start else ()
 
     def _grow(self) -> None:
+        """Whole pages are made to the end of the text, those of a run in one go."""
         page, done = self.index.page, len(self._ids)
         last = self._ids[-1] if done else self.index.root(self.namespace)
-        rest = slice_runs(self._runs, done * page, self._length // page * page)
-        self._ids += self.index.follow(last, page_keys(rest, page))
+        self.index.grow(self._ids, last, self.slice(done * page, self._length // page * page))
 
 
 def runs_length(runs: Runs) -> int:
@@ -184,7 +268,7 @@ def canonical(runs: Iterable[Run]) -> Runs:
     return tuple(out)
 
 
-def slice_runs(runs: Runs, start: int, stop: int) -> Runs:
+def slice_runs(runs: Sequence[Run], start: int, stop: int) -> Runs:
     """Tokens [start, stop) of ``runs``, canonical if ``runs`` is; bounds as in a Python slice from 0."""
     if start < 0 or stop < start:
         raise ValueError(f"slice [{start}, {stop}) must satisfy 0 <= start <= stop")
@@ -245,6 +329,18 @@ def common_prefix(left: Runs, right: Runs) -> int:
         # Canonical runs of one start differ right after the shorter one ends.
         return shared + min(a[2], b[2]) if a[:2] == b[:2] else shared
     return shared
+
+
+def _count_up(ids: Ids, first: int, count: int) -> None:
+    """Append ``count`` ids from ``first`` on."""
+    if count < FEW_PAGES:
+        ids.extend(range(first, first + count))
+    else:
+        ids.frombytes(np.arange(first, first + count, dtype=np.int64).tobytes())
+
+
+def _is_mixed(content: _Content) -> TypeGuard[Runs]:
+    return isinstance(content[0], tuple)
 
 
 def _check_run(segment: int, start: int, length: int) -> None:

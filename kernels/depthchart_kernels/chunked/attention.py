@@ -1,6 +1,11 @@
-"""Paged attention sequence by sequence: blocks of keys are gathered and folded into a running maximum and sum."""
+"""Paged attention sequence by sequence: blocks of keys are gathered and folded into a running maximum and sum.
+
+Of a block of keys only those queries are multiplied that see any of it, and only those are masked that don't see all.
+"""
 
 from __future__ import annotations
+
+from bisect import bisect_right
 
 import torch
 from torch import Tensor
@@ -9,7 +14,8 @@ from depthchart_kernels.batch import IntArray
 
 __all__ = ["attend"]
 
-KEYS = 4096  # keys that are gathered at once, in whole pages
+KEYS, ALL_KEYS = 512, 4096  # keys that are gathered at once, in whole pages: beside many queries, beside few
+ROWS = 256  # queries times heads that share a key head, at once
 
 
 def attend(
@@ -49,29 +55,48 @@ def _sequence(
     output: Tensor,
     lse: Tensor,
 ) -> None:
+    """One sequence: q [queries, HQ, D] into output and lse; ``seen`` [queries] never falls."""
     page_size, heads = k_cache.shape[1:3]
     queries, query_heads, dim = q.shape
+    each = query_heads // heads
     # the queries of all heads that share a key head become the rows of one product
-    rows = q.view(queries, heads, -1, dim).permute(1, 2, 0, 3).reshape(heads, -1, dim) * scale
+    rows = (q.view(queries, heads, each, dim).transpose(0, 1) * scale).flatten(1, 2)
     high = rows.new_full([*rows.shape[:2], 1], -torch.inf)
     total, value = torch.zeros_like(high), rows.new_zeros([*rows.shape[:2], v_cache.shape[3]])
-    most, step = max(int(seen.max()), 0), max(KEYS // page_size, 1)
+    most = max(int(seen[-1]), 0)
+    size = max(ROWS // each, 1)  # queries at once
+    step = max((KEYS if queries > size else ALL_KEYS) // page_size, 1)  # pages at once
+    limits = seen.tolist()
     for first in range(0, -(-most // page_size), step):
         page = pages[first : min(first + step, -(-most // page_size))].long()
         k, v = (x[page].flatten(0, 1).transpose(0, 1).to(q.dtype) for x in (k_cache, v_cache))  # [H, keys, .]
-        keys = torch.arange(first * page_size, first * page_size + k.shape[1], device=q.device)
-        hidden = keys >= seen[:, None]  # [queries, keys]
-        v = v.masked_fill((keys >= most)[:, None], 0.0)  # rows that were never written may hold anything
-        scores = (
-            (rows @ k.mT).view(heads, -1, queries, k.shape[1]).masked_fill_(hidden, -torch.inf).flatten(1, 2)
-        )
-        above = torch.maximum(high, scores.amax(-1, keepdim=True))
-        base = above.masked_fill(above == -torch.inf, 0.0)
-        weights = (scores - base).exp_()
-        fade = (high - base).exp()
-        total, value = total * fade + weights.sum(-1, keepdim=True), value * fade + weights @ v
-        high = above
+        begin, count = first * page_size, k.shape[1]
+        keys = torch.arange(begin, begin + count, device=q.device)
+        if begin + count > most:  # rows that were never written may hold anything
+            v = v.masked_fill((keys >= most)[:, None], 0.0)
+        start = bisect_right(limits, begin)  # earlier queries see none of these keys
+        for at in range(start, queries, size):
+            stop = min(at + size, queries)
+            part = slice(at * each, stop * each)
+            scores = rows[:, part] @ k.mT
+            if limits[at] < begin + count:
+                hidden = keys >= seen[at:stop].repeat_interleave(each)[:, None]
+                scores.masked_fill_(hidden, -torch.inf)
+            _fold(scores, v, high[:, part], total[:, part], value[:, part])
     value = value / total.masked_fill(total == 0, 1.0)
-    order = (heads, query_heads // heads, queries)
-    output.copy_(value.view(*order, -1).permute(2, 0, 1, 3).reshape(output.shape))
-    lse.copy_((high + total.log()).view(order).permute(2, 0, 1).reshape(lse.shape))
+    order = (heads, queries, each)
+    output.copy_(value.view(*order, -1).transpose(0, 1).reshape(output.shape))
+    lse.copy_((high + total.log()).view(order).transpose(0, 1).reshape(lse.shape))
+
+
+def _fold(scores: Tensor, v: Tensor, high: Tensor, total: Tensor, value: Tensor) -> None:
+    """Add keys with scores [H, rows, keys] to the running maximum, sum and weighted values, in place.
+
+    Every row sees at least one key.
+    """
+    above = torch.maximum(high, scores.amax(-1, keepdim=True))
+    weights = scores.sub_(above).exp_()
+    fade = (high - above).exp_()
+    total.mul_(fade).add_(weights.sum(-1, keepdim=True))
+    value.mul_(fade).baddbmm_(weights, v)
+    high.copy_(above)

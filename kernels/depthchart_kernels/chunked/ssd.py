@@ -3,21 +3,21 @@
 With c the running sum of dt·A inside a chunk and S the state at its start:
 
     y_i = exp(c_i) (Σ_{j ≤ i} <C_i, B_j> x'_j + S C_i),   x'_j = exp(−c_j) dt_j x_j
-    S_d = exp(c_d) (S + Σ_{j ≤ d} x'_j B_jᵀ)               the state after d tokens of the chunk
+    S_d = exp(c_d) S + Σ_{j ≤ d} exp(c_d − c_j) dt_j x_j B_jᵀ     the state after d tokens of the chunk
 
-so that all heads of a group share one matrix <C_i, B_j> and one product. That holds for a head while −c stays below
-LIMIT; its later rows and states are computed head by head from differences of c, which never exceed 0. Which
-form a row takes depends on earlier tokens only, so a state does not depend on what follows it.
+so that all heads of a group share one matrix <C_i, B_j>, and every product is one for the whole group. The outputs'
+form holds for a head while −c stays below LIMIT; its later rows are computed head by head from differences of c, which
+never exceed 0, and what S gives them counts as 0.
 
-Letters as in `depthchart_kernels.mamba2`; n chunks of C tokens in a segment, R = H / G heads a group. The state is
-held as [sequences, G, N, R·P].
+Letters as in `depthchart_kernels.mamba2`; n chunks of C tokens in a segment, R = H / G heads a group. States are taken
+as [sequences · G, R·P, N], which is how the pool holds them.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, fields, replace
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -26,32 +26,41 @@ from depthchart_kernels.chunked.walk import (
     LOG2E,
     Scratch,
     Segment,
+    batches,
     copy_depth_zero,
     exp2,
     exp2_few,
     groups,
     load,
-    matmul,
-    store,
+    store_advanced,
 )
 
 __all__ = ["ssd"]
 
+SEGMENT = 2048  # tokens whose small work is done at once
 LIMIT = 58.0  # bits (40 nats): above TINY; 2^58 leaves float32 room for any input
-AT_ONCE = 64  # states of a wave that are written together
 
 
 @dataclass(frozen=True, eq=False)
 class Parts:
-    """What a segment's loop over waves needs; [n, G, C, ...] unless said."""
+    """What the loop over a segment's n chunks needs; all but ``heads`` are split at the same chunks."""
 
-    inputs: Tensor  # [n, C, H, P], dt · x
-    grown: Tensor  # [., R·P], x'; zeros where −c has passed LIMIT
-    b: Tensor  # [., N]
-    c: Tensor  # [., N]
-    scores: Tensor  # [., C], <C_i, B_j> on and below the diagonal
+    x: Tensor  # [n, C, H, P]
+    b: Tensor  # [n, G, C, N]
+    c: Tensor  # [n, G, C, N]
+    scores: Tensor  # [n, G, C, C], <C_i, B_j> on and below the diagonal
     sums: Tensor  # [n, C, H], c in float64 and in bits: exp of nats is 2^bits
+    step: Tensor  # [n, C, H], dt
+    grow: Tensor  # [n, C, H], exp(−c) dt; zeros where −c has passed LIMIT
+    keep: Tensor  # [n, C, H], exp(c_C − c) dt
+    fall: Tensor  # [n, C, H], exp c
     heads: tuple[int, int, int]  # G, R, P
+
+    def waves(self, sizes: list[int]) -> Iterator[Parts]:
+        """The same, wave by wave."""
+        names = [f.name for f in fields(self)[:-1]]
+        split = zip(*(getattr(self, name).split(sizes) for name in names), strict=True)
+        return (replace(self, **dict(zip(names, wave, strict=True))) for wave in split)
 
 
 def ssd(
@@ -73,126 +82,107 @@ def ssd(
     if pool is not None:
         copy_depth_zero(batch, pool)
     like = torch.empty([heads, size, states], dtype=kind, device=x.device)
+    skip = None if d is None else d.to(kind)[:, None]
     scratch = Scratch(x.device)
-    for group in groups(batch, width, tuple(like.shape)):
-        state = _fold(load(batch, group.sequences, pool, like), split)
+    for group in groups(batch, width, tuple(like.shape), SEGMENT):
+        state = load(batch, group.sequences, pool, like)
         for segment in group.segments:
-            inputs = segment.take(x).to(kind)
-            sb, sc = segment.take(b).to(kind), segment.take(c).to(kind)
-            parts = _prepare(inputs, segment.take(dt), a, sb, sc, split, scratch)
-            y = _walk(parts, segment, state, pool, scratch)
-            segment.put(output, y if d is None else y.addcmul_(inputs, d.to(kind)[:, None]))
+            inputs, sb, sc = (segment.take(part).to(kind) for part in (x, b, c))
+            parts = _prepare(inputs, segment.take(dt), a, sb, sc, split)
+            with segment.place(output, kind) as out:
+                _walk(parts, segment, state, pool, skip, scratch, out)
     return output
 
 
-def _fold(state: Tensor, split: tuple[int, int, int]) -> Tensor:
-    """States as users hold them [m, H, P, N] to [m, G, N, R·P]."""
-    return state.unflatten(1, split[:2]).permute(0, 1, 4, 2, 3).flatten(3).contiguous()
-
-
-def _unfold(state: Tensor, split: tuple[int, int, int]) -> Tensor:
-    """The way back: [m, G, N, R·P] to [m, H, P, N]."""
-    return state.unflatten(3, split[1:]).permute(0, 1, 3, 4, 2).flatten(1, 2)
-
-
-def _prepare(
-    x: Tensor, dt: Tensor, a: Tensor, b: Tensor, c: Tensor, split: tuple[int, int, int], scratch: Scratch
-) -> Parts:
-    """Everything that does not need the state: x [n, C, H, P], dt [n, C, H], b, c [n, C, G, N]."""
-    kind, (n, width), g = x.dtype, x.shape[:2], split[0]
+def _prepare(x: Tensor, dt: Tensor, a: Tensor, b: Tensor, c: Tensor, split: tuple[int, int, int]) -> Parts:
+    """What is small and does not need the state: x [n, C, H, P], dt [n, C, H], b, c [n, C, G, N]."""
+    kind, g = x.dtype, split[0]
     sums = (dt.double() * (a.double() * LOG2E)).cumsum(1)
-    grow = exp2_few(torch.where(sums >= -LIMIT, -sums, -torch.inf), kind)
     step = dt.to(kind)
-    grown = scratch("grown", x.shape, kind)
-    torch.mul(x, (step * grow)[..., None], out=grown)
-    b, c = b.transpose(1, 2), c.transpose(1, 2)
-    scores = scratch("scores", [n, g, width, width], kind)
-    matmul(c, b.mT, scores).tril_()
-    inputs = (
-        x * step[..., None] if bool((sums[:, -1] < -LIMIT).any()) else x
-    )  # only hard heads read the values
-    return Parts(inputs, grown.view(n, width, g, -1).transpose(1, 2), b, c, scores, sums, split)
+    grow = exp2_few(torch.where(sums >= -LIMIT, -sums, -torch.inf), kind).mul_(step)
+    keep = exp2_few(sums[:, -1:] - sums, kind).mul_(step)
+    b, c = (part.transpose(1, 2).reshape(part.shape[0] * g, part.shape[1], -1) for part in (b, c))
+    scores = torch.bmm(c, b.mT).tril_()
+    b, c, scores = (part.unflatten(0, (-1, g)) for part in (b, c, scores))
+    return Parts(x, b, c, scores, sums, step, grow, keep, exp2_few(sums, kind), split)
 
 
-def _walk(parts: Parts, segment: Segment, state: Tensor, pool: Tensor | None, scratch: Scratch) -> Tensor:
-    """The loop over waves: outputs [n, C, H, P]; ``state`` is advanced in place."""
-    kind, (g, r, p), (n, width, _) = state.dtype, parts.heads, parts.sums.shape
-    y = scratch("y", [n, g, width, r * p], kind)
-    end = parts.sums[:, -1]
-    hard_chunk, hard_head = (end < -LIMIT).nonzero(as_tuple=True)
-    safe = []
-    for (a, b), writes in zip(segment.waves, segment.writes, strict=True):
-        now, chunks = state[: b - a], slice(a, b)
-        matmul(parts.scores[chunks], parts.grown[chunks], y[chunks])
-        matmul(parts.c[chunks], now, y[chunks], add=True)
-        first, last = (int(torch.searchsorted(hard_chunk, edge)) for edge in (a, b))
-        if last > first:
-            safe.append(_hard_rows(parts, hard_chunk[first:last], hard_head[first:last], now, a))
-        if pool is not None and len(writes):
-            _snapshot(parts, a, writes, now, pool)
-        _advance(
-            now, parts.b[chunks], parts.grown[chunks], parts.inputs[chunks], parts.sums[chunks], end[chunks]
-        )
-    outputs = scratch("outputs", [n, width, g, r, p], kind)
-    decay = exp2_few(parts.sums, kind).view(n, width, g, r, 1)
-    y = torch.mul(y.view(n, g, width, r, p).transpose(1, 2), decay, out=outputs).flatten(2, 3)
-    if safe:
-        past = (parts.sums[hard_chunk, :, hard_head] < -LIMIT)[..., None]
-        y[hard_chunk, :, hard_head] = torch.where(past, torch.cat(safe), y[hard_chunk, :, hard_head])
-    return y
+def _walk(
+    parts: Parts,
+    segment: Segment,
+    state: Tensor,
+    pool: Tensor | None,
+    skip: Tensor | None,
+    scratch: Scratch,
+    out: Tensor,
+) -> None:
+    """The loop over waves: outputs into ``out`` [n, C, H, P]; ``state`` [sequences, H, P, N] is advanced in place.
 
-
-def _hard_rows(parts: Parts, chunk: Tensor, head: Tensor, state: Tensor, first: int) -> Tensor:
-    """Outputs [f, C, P] of some (chunk, head), each with its own matrix of decays."""
-    kind, (_, r, _) = state.dtype, parts.heads
-    sums, group = parts.sums[chunk, :, head], head // r
-    below = (sums[:, :, None] - sums[:, None]).clamp_(max=0.0)
-    weights = exp2(below, torch.empty_like(below, dtype=kind))
-    y = (parts.scores[chunk, group] * weights) @ parts.inputs[chunk, :, head]
-    old = _head_states(state, parts.heads)[chunk - first, head]
-    return y + exp2_few(sums, kind)[..., None] * (parts.c[chunk, group] @ old)
-
-
-def _head_states(state: Tensor, split: tuple[int, int, int]) -> Tensor:
-    """States [m, G, N, R·P] as a view [m, H, N, P], or a copy where there are several groups."""
-    return state.unflatten(3, split[1:]).permute(0, 1, 3, 2, 4).flatten(1, 2)
-
-
-def _advance(state: Tensor, b: Tensor, grown: Tensor, inputs: Tensor, sums: Tensor, end: Tensor) -> None:
-    """Advance ``state`` [m, G, N, R·P] in place to the depth where the sums are ``end`` [m, H].
-
-    b [m, G, C, N], grown [m, G, C, R·P] with zeros after that depth, inputs [m, C, H, P], sums [m, C, H] with +inf
-    after that depth.
+    What is large is made wave by wave, so that it stays in a core's cache.
     """
-    kind, (m, g) = state.dtype, state.shape[:2]
-    heads, p = inputs.shape[2:]
-    r = heads // g
-    decay = end.exp2().to(kind)
-    at, head = (end < -LIMIT).nonzero(as_tuple=True)
-    replaced = state.new_empty([0])
-    if len(at):
-        weights = exp2_few((end[at, head][:, None] - sums[at, :, head]).clamp_(max=0.0), kind)
-        old = _head_states(state, (g, r, p))[at, head]
-        rows = b[at, head // r] * weights[..., None]
-        replaced = decay[at, head][:, None, None] * old + rows.mT @ inputs[at, :, head]
-    matmul(b.mT, grown, state, add=True)
-    by_head = state.view(m, g, -1, r, p)
-    by_head.mul_(decay.view(m, g, 1, r, 1))
-    if len(at):
-        by_head[at, head // r, :, head % r] = replaced
+    g, r, p = parts.heads
+    hard = bool((parts.sums[:, -1] < -LIMIT).any())
+    sizes = [b - a for a, b in segment.waves]
+    for wave, wave_out, writes in zip(parts.waves(sizes), out.split(sizes), segment.writes, strict=True):
+        m, width = wave.sums.shape[:2]
+        now = state[:m]
+        flat_now = now.view(m * g, r * p, -1)
+        y = scratch("y", [m, g, width, r * p], state.dtype)
+        flat_y = y.flatten(0, 1)
+        torch.bmm(wave.c.flatten(0, 1), flat_now.mT, out=flat_y)
+        weighted = _weigh(wave.x, wave.grow, g, scratch("grown", y.shape, state.dtype))
+        flat_y.baddbmm_(wave.scores.flatten(0, 1), weighted)
+        _scale(y, wave.fall, wave_out)
+        if hard:
+            _redo(wave, wave_out)
+        if skip is not None:
+            wave_out.addcmul_(wave.x, skip)
+        if pool is not None and len(writes):
+            _snapshot(wave, writes, now, pool, scratch)
+        now.mul_(wave.fall[:, -1, :, None, None])
+        weighted = _weigh(wave.x, wave.keep, g, scratch("kept", y.shape, state.dtype))
+        flat_now.baddbmm_(weighted.mT, wave.b.flatten(0, 1))
 
 
-def _snapshot(parts: Parts, first: int, writes: IntArray, state: Tensor, pool: Tensor) -> None:
+def _weigh(x: Tensor, weights: Tensor, g: int, out: Tensor) -> Tensor:
+    """x [n, C, H, P] times weights [n, C, H] into ``out`` [n, G, C, R·P]; gives it as [n·G, C, R·P]."""
+    if g == 1:
+        torch.mul(x, weights[..., None], out=out.view(x.shape))
+    else:
+        by_group = out.unflatten(3, (-1, x.shape[3])).transpose(1, 2)
+        torch.mul(x.unflatten(2, (g, -1)), weights.unflatten(2, (g, -1))[..., None], out=by_group)
+    return out.flatten(0, 1)
+
+
+def _scale(y: Tensor, weights: Tensor, out: Tensor) -> None:
+    """y [n, G, C, R·P] times weights [n, C, H] into ``out`` [n, C, H, P]."""
+    g = y.shape[1]
+    y = y.unflatten(3, (-1, out.shape[3])).transpose(1, 2)
+    torch.mul(y, weights.unflatten(2, (g, -1))[..., None], out=out.unflatten(2, (g, -1)))
+
+
+def _redo(parts: Parts, out: Tensor) -> None:
+    """Outputs of rows past LIMIT from differences of the sums."""
+    r = parts.heads[1]
+    chunk, head = (parts.sums[:, -1] < -LIMIT).nonzero(as_tuple=True)
+    if not len(chunk):
+        return
+    sums = parts.sums[chunk, :, head]
+    below = (sums[:, :, None] - sums[:, None]).clamp_(max=0.0)
+    weights = exp2(below, torch.empty_like(below, dtype=out.dtype))
+    weights.mul_(parts.scores[chunk, head // r])
+    anew = weights @ (parts.x[chunk, :, head] * parts.step[chunk, :, head][..., None])
+    out[chunk, :, head] = torch.where((sums < -LIMIT)[..., None], anew, out[chunk, :, head])
+
+
+def _snapshot(parts: Parts, writes: IntArray, state: Tensor, pool: Tensor, scratch: Scratch) -> None:
     """Write the wanted states of one wave: rows of (position, tokens into the chunk, slot)."""
-    width = parts.sums.shape[1]
-    for at in range(0, len(writes), AT_ONCE):
-        place, depth, slots = (torch.from_numpy(np.ascontiguousarray(x)) for x in writes[at : at + AT_ONCE].T)
-        chunks = place + first
-        keep = torch.arange(width) < depth[:, None]
-        sums = parts.sums[chunks]
-        end = sums[torch.arange(len(depth)), depth - 1]
-        sums = sums.masked_fill(~keep[..., None], torch.inf)
-        grown = parts.grown[chunks].masked_fill(~keep[:, None, :, None], 0.0)
-        then = state[place]
-        _advance(then, parts.b[chunks], grown, parts.inputs[chunks], sums, end)
-        store(pool, slots.numpy(), _unfold(then, parts.heads))
+    g, r, p = parts.heads
+    for place, depth, slots in batches(writes):
+        sums, x = parts.sums[place, :depth], parts.x[place, :depth]
+        end = sums[:, -1]
+        weights = exp2_few(end[:, None] - sums, state.dtype).mul_(parts.step[place, :depth])
+        kept = _weigh(x, weights, g, scratch("kept", [x.shape[0], g, depth, r * p], state.dtype))
+        decay = exp2_few(end, state.dtype)[..., None, None]
+        b = parts.b[place, :, :depth].flatten(0, 1)
+        store_advanced(pool, slots, state[place], decay, kept.mT, b)

@@ -11,6 +11,7 @@ comes from the same arithmetic as the final state of a run that was cut there, b
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from math import prod
 
@@ -23,22 +24,27 @@ from depthchart_kernels.batch import Batch, IntArray
 
 __all__ = [
     "LOG2E",
+    "TINY",
     "Group",
+    "Rows",
+    "Scratch",
     "Segment",
+    "batches",
     "copy_depth_zero",
     "exp2",
     "exp2_few",
     "groups",
     "inverse",
     "load",
-    "matmul",
-    "store",
+    "store_advanced",
 ]
 
+Rows = slice | Tensor  # of a first dimension
 TINY = 2.0**-60  # a decay below it is 0: far below rounding, and far from products of subnormal numbers
 LOG2E = 1.4426950408889634
 ALONE = 512  # a sequence longer than this many tokens is a group of its own
 SEGMENT = 512  # tokens whose parallel work is done at once: what a core's cache holds
+AT_ONCE = 64  # states of a wave that are written together
 STATES = 1 << 22  # state elements that a group holds at most
 
 
@@ -66,6 +72,16 @@ class Segment:
         index, valid = self._index(x.device)
         taken = x[index.clamp(max=x.shape[0] - 1)]
         return taken.masked_fill_(~valid.view(-1, *[1] * (x.ndim - 1)), 0.0).unflatten(0, (-1, self.width))
+
+    @contextmanager
+    def place(self, output: Tensor, kind: torch.dtype) -> Iterator[Tensor]:
+        """Where the segment's rows [chunks, width, ...] of ``output`` may be written in ``kind``; rounded at the end."""
+        if self.whole and output.dtype == kind:
+            yield self.take(output)
+            return
+        rows = output.new_empty([len(self.starts), self.width, *output.shape[1:]], dtype=kind)
+        yield rows
+        self.put(output, rows)
 
     def put(self, output: Tensor, y: Tensor) -> None:
         """Write ``y`` [chunks, width, ...] to the segment's rows of ``output`` [tokens, ...]."""
@@ -106,8 +122,8 @@ class Scratch:
         return held[:size].view(*shape)
 
 
-def groups(batch: Batch, width: int, state_shape: tuple[int, ...]) -> Iterator[Group]:
-    """All sequences with tokens, in groups whose states fit STATES elements."""
+def groups(batch: Batch, width: int, state_shape: tuple[int, ...], segment: int = SEGMENT) -> Iterator[Group]:
+    """All sequences with tokens, in groups whose states fit STATES elements; segments of about ``segment`` tokens."""
     order = np.argsort(-batch.lengths, kind="stable")
     order = order[batch.lengths[order] > 0]
     most = max(1, STATES // prod(state_shape))
@@ -116,7 +132,7 @@ def groups(batch: Batch, width: int, state_shape: tuple[int, ...]) -> Iterator[G
     while at < len(order):
         size = 1 if batch.lengths[order[at]] > ALONE else most
         members = order[at : at + size]
-        yield Group(members, tuple(_segments(batch, members, width, wanted)))
+        yield Group(members, tuple(_segments(batch, members, width, wanted, segment)))
         at += size
 
 
@@ -132,7 +148,7 @@ def _wanted(batch: Batch, width: int) -> tuple[IntArray, IntArray]:
 
 
 def _segments(
-    batch: Batch, members: IntArray, width: int, wanted: tuple[IntArray, IntArray]
+    batch: Batch, members: IntArray, width: int, wanted: tuple[IntArray, IntArray], most: int
 ) -> Iterator[Segment]:
     table, first = wanted
     lengths, begins = batch.lengths[members], batch.cu_seqlens[members]
@@ -145,7 +161,7 @@ def _segments(
     wave = 0
     while wave < chunks[0]:
         stop, size = wave, 0
-        while stop < chunks[0] and (stop == wave or size * width < SEGMENT):
+        while stop < chunks[0] and (stop == wave or size * width < most):
             partial = len(members) == 1 and (stop + 1) * width > lengths[0]
             if partial and stop > wave:
                 break  # the last, partial chunk of a long sequence is gathered by itself
@@ -196,25 +212,31 @@ def load(batch: Batch, members: IntArray, pool: Tensor | None, like: Tensor) -> 
     return states
 
 
-def store(pool: Tensor, slots: IntArray, states: Tensor) -> None:
-    """Write ``states`` [n, ...] to slots of the pool, rounding once to its dtype."""
-    pool[torch.from_numpy(np.ascontiguousarray(slots)).to(pool.device)] = states.to(pool.dtype)
+def batches(writes: IntArray) -> Iterator[tuple[Rows, int, IntArray]]:
+    """Positions, depth and slots of a wave's wanted states, those of equal depth together; one position is a slice."""
+    writes = writes[np.argsort(writes[:, 1], kind="stable")]
+    cuts = np.flatnonzero(np.diff(writes[:, 1])) + 1
+    for same in np.split(writes, cuts):
+        for at in range(0, len(same), AT_ONCE):
+            place, depths, slots = same[at : at + AT_ONCE].T
+            rows = slice(int(place[0]), int(place[0]) + 1)
+            yield rows if len(place) == 1 else torch.from_numpy(place.copy()), int(depths[0]), slots
 
 
-def matmul(a: Tensor, b: Tensor, out: Tensor, add: bool = False) -> Tensor:
-    """``out`` = (``out`` +) ``a`` @ ``b`` over two leading dimensions, without copying strided views.
+def store_advanced(
+    pool: Tensor, slots: IntArray, states: Tensor, decay: Tensor, left: Tensor, right: Tensor
+) -> None:
+    """Write decay ∘ states + left @ right to slots of the pool, a single one in place.
 
-    a [n, h, rows, inner], b [n, h, inner, columns]; out [n, h, rows, columns] is contiguous.
+    states [n, H, ...] of the pool's shape, decay of a shape that fits them; left [n·h, rows, inner] and right
+    [n·h, inner, columns], where rows · columns times h make a state.
     """
-    if a.stride(0) == a.shape[1] * a.stride(1) and b.stride(0) == b.shape[1] * b.stride(1):
-        return _bmm(a.flatten(0, 1), b.flatten(0, 1), out.flatten(0, 1), add).view(out.shape)
-    for i in range(a.shape[0]):
-        _bmm(a[i], b[i], out[i], add)
-    return out
-
-
-def _bmm(a: Tensor, b: Tensor, out: Tensor, add: bool) -> Tensor:
-    return out.baddbmm_(a, b) if add else torch.bmm(a, b, out=out)
+    place = pool[int(slots[0])][None] if len(slots) == 1 else None
+    direct = place is not None and place.dtype == states.dtype and place.is_contiguous()
+    then = torch.mul(states, decay, out=place) if direct else states * decay
+    then.view(left.shape[0], left.shape[1], -1).baddbmm_(left, right)
+    if not direct:
+        pool[torch.from_numpy(slots.copy()).to(pool.device)] = then.to(pool.dtype)
 
 
 def exp2(x: Tensor, out: Tensor) -> Tensor:

@@ -12,6 +12,7 @@ from depthchart_kernels.batch import IntArray
 from depthchart_kernels.triton.common import (
     check_device,
     check_size,
+    contiguous,
     dot,
     exp,
     kind_of,
@@ -20,10 +21,15 @@ from depthchart_kernels.triton.common import (
     store,
 )
 
-__all__ = ["attend", "merge"]
+__all__ = ["KEYS", "ROWS", "attend", "launch", "merge"]
 
 LN2 = tl.constexpr(0.6931471805599453)
 ROWS, KEYS = 16, 32  # rows (query × head of the group) and keys of one step
+
+
+def launch(size: int) -> tuple[int, int]:
+    """Warps and stages for a head of ``size``."""
+    return (4, 2) if size <= 256 else (8, 1)
 
 
 @triton.jit
@@ -128,12 +134,13 @@ def attend(
         lengths[owner] - counts[owner] + skip,
     ]
     if len(owner):
+        warps, stages = launch(q.shape[2])
         table = torch.from_numpy(np.column_stack(listed).astype(np.int64)).to(q.device)
         attend_kernel[(len(owner), heads)](
             q.contiguous(), k_cache, v_cache, page_table.contiguous(), table, output, lse, scale, heads, repeat,
             q.shape[2], v_cache.shape[3], k_cache.shape[1], page_table.shape[1], rank, size,
             *k_cache.stride()[:3], *v_cache.stride()[:3], M=rows, BN=KEYS, BD=power_of_two(q.shape[2]),
-            BDV=power_of_two(v_cache.shape[3]), KIND=kind_of(q),
+            BDV=power_of_two(v_cache.shape[3]), KIND=kind_of(q), num_warps=warps, num_stages=stages,
         )  # fmt: skip
     return output, lse
 
@@ -146,8 +153,7 @@ def merge(outputs: Tensor, lse: Tensor) -> tuple[Tensor, Tensor]:
     total = lse.new_empty(lse.shape[1:], dtype=torch.float32)
     if tokens * heads:
         merge_kernel[(tokens * heads,)](
-            outputs.contiguous(),
-            lse.contiguous(),
+            *contiguous(outputs, lse),
             output,
             total,
             tokens * heads,

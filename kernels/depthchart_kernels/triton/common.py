@@ -1,4 +1,4 @@
-"""What all kernels share: loads and stores that survive the interpreter, products, tables.
+"""What all kernels share: loads and stores that survive the interpreter, products, checks of arguments.
 
 Under TRITON_INTERPRET=1 Triton computes on bfloat16 as if it were an integer and truncates when it casts to it, so
 loads go to float32 at once there and stores round by hand.
@@ -7,34 +7,37 @@ loads go to float32 at once there and stores round by hand.
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from collections.abc import Iterator
 
-import numpy as np
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
-from depthchart_kernels.batch import Batch, IntArray
-
 __all__ = [
-    "Tables",
+    "BLOCK",
+    "MANY",
+    "apply_silu",
     "check_device",
     "check_size",
-    "check_width",
+    "contiguous",
     "differences",
     "dot",
+    "either",
     "exp",
     "kind_of",
     "load",
+    "number",
     "power_of_two",
+    "slots_of",
     "store",
-    "tables",
 ]
 
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 INTERPRET = tl.constexpr(INTERPRETED)
 LOG2E = tl.constexpr(1.4426950408889634)
+BLOCK = 64  # tokens of a chunk that a product takes at once: wider chunks are blocks of it
+MANY = -1  # in place of a number of snapshots a chunk: a loop over them, which costs the pipelining of loads
 
 
 @triton.jit
@@ -73,58 +76,36 @@ def exp(x):
 
 
 @triton.jit
-def differences(sums):
-    """sums_i − sums_j of float64 sums [C] as float32 [C, C], right to the last bit or two, without float64 squares."""
-    high = sums.to(tl.float32)
-    low = (sums - high.to(tl.float64)).to(tl.float32)
-    return (high[:, None] - high[None, :]) + (low[:, None] - low[None, :])
+def differences(rows, columns):
+    """rows_i − columns_j of float64 sums as float32, right to the last bit or two, without float64 squares."""
+    high, other = rows.to(tl.float32), columns.to(tl.float32)
+    low, rest = (rows - high.to(tl.float64)).to(tl.float32), (columns - other.to(tl.float64)).to(tl.float32)
+    return (high[:, None] - other[None, :]) + (low[:, None] - rest[None, :])
 
 
-@dataclass(frozen=True, eq=False)
-class Tables:
-    """Host-made tables of one batch on the device.
-
-    ``sequences`` [n, 5]: first token, tokens, first chunk, initial slot, final slot.
-    ``chunks`` [chunks, 4]: first token, tokens, first snapshot, first snapshot of the next chunk.
-    ``snapshots`` [snapshots, 2]: tokens into the chunk, slot. ``most``: most snapshots in one chunk, rounded up.
-    """
-
-    sequences: Tensor
-    chunks: Tensor
-    snapshots: Tensor
-    most: int
-
-    @property
-    def chunk_count(self) -> int:
-        """Chunks of all sequences."""
-        return int(self.chunks.shape[0])
+@triton.jit
+def either(mask, ALWAYS: tl.constexpr):
+    """The mask, or one that costs no registers where it would be true everywhere."""
+    if ALWAYS:
+        return tl.full([1, 1], True, tl.int1)
+    else:
+        return mask
 
 
-def tables(batch: Batch, width: int, device: torch.device) -> Tables:
-    """The tables of ``batch`` with chunks of ``width`` tokens; depth 0 is not in them (see `copy_depth_zero`)."""
-    lengths, begins = batch.lengths, batch.cu_seqlens[:-1]
-    counts = -(-lengths // width)
-    first = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
-    owner = np.repeat(np.arange(batch.sequences), counts)
-    within = np.arange(first[-1]) - first[owner]
-    starts = begins[owner] + within * width
-    rows = np.minimum(lengths[owner] - within * width, width)
-    keep = batch.snapshot_depths > 0
-    depths, slots = batch.snapshot_depths[keep], batch.snapshot_slots[keep]
-    chunk = first[batch.snapshot_sequences[keep]] + (depths - 1) // width
-    edges = np.searchsorted(chunk, np.arange(first[-1] + 1))
-    most = int(np.diff(edges).max(initial=0))
-    final = np.where(lengths > 0, batch.final_slots, -1)
-    return Tables(
-        _on(np.column_stack([begins, lengths, first[:-1], batch.initial_slots, final]), device),
-        _on(np.column_stack([starts, rows, edges[:-1], edges[1:]]), device),
-        _on(np.column_stack([(depths - 1) % width + 1, slots]), device),
-        0 if most == 0 else triton.next_power_of_2(most),
-    )
+@triton.jit
+def number(pointer):
+    """One number as float32 [1]: a scalar load would not pass through `load`."""
+    one = tl.arange(0, 1)
+    return load(pointer + one, one == 0).to(tl.float32)
 
 
-def _on(array: IntArray, device: torch.device) -> Tensor:
-    return torch.from_numpy(np.ascontiguousarray(array, dtype=np.int64)).to(device)
+@triton.jit
+def apply_silu(x, SILU: tl.constexpr):
+    """x · sigmoid(x), or x."""
+    if SILU:
+        return x / (1.0 + exp(-x))
+    else:
+        return x
 
 
 def check_device(tensor: Tensor, *more: Tensor | None) -> None:
@@ -146,14 +127,6 @@ def check_size(name: str, size: int, most: int) -> None:
         raise ValueError(f"impl='triton' supports {name} up to {most}, got {size}; use 'chunked'")
 
 
-def check_width(width: int) -> None:
-    """Chunks whose C × C matrices fit a program's registers."""
-    if width > 128:
-        raise ValueError(
-            f"impl='triton' supports chunk_width 16, 32, 64, 128, got {width}; use 'chunked' for 256"
-        )
-
-
 def power_of_two(size: int) -> int:
     """The block that holds ``size``: a power of two, at least the 16 that a product needs."""
     return max(16, triton.next_power_of_2(size))
@@ -163,3 +136,19 @@ def kind_of(tensor: Tensor) -> tl.constexpr:
     """Triton's name of the operand type."""
     names = {torch.float32: tl.float32, torch.bfloat16: tl.bfloat16, torch.float16: tl.float16}
     return names[tensor.dtype]
+
+
+def contiguous(*tensors: Tensor) -> Iterator[Tensor]:
+    """The tensors as kernels want them: rows one behind the other."""
+    return (tensor.contiguous() for tensor in tensors)
+
+
+def slots_of(pool: Tensor | None, like: Tensor) -> Tensor:
+    """The pool, or something that can be passed in its place where no slot is touched."""
+    if pool is None:
+        return like.new_zeros([1, 1], dtype=torch.float32)
+    if not pool[:1].is_contiguous():
+        raise ValueError(
+            f"pool's slots must be contiguous, got strides {pool.stride()}; any stride between slots is fine"
+        )
+    return pool

@@ -1,9 +1,10 @@
-"""Compile every scan kernel for sm_90 ahead of time, without a GPU, and tabulate what it uses.
+"""Compile every kernel for sm_90 ahead of time, without a GPU, and tabulate what it uses.
 
-    python -m depthchart_kernels.triton.compile OUT.csv [--only gated_delta] [--width 64]
+    python -m depthchart_kernels.triton.compile data/kernels/sm90.csv [--only gated_delta] [--width 64]
 
-Must not run under TRITON_INTERPRET=1. Columns: shared memory in bytes (Hopper allows 232,448), registers a thread,
-stack and spill bytes, wgmma instructions, asynchronous copies.
+With --only or --width the other rows of an existing table stay as they are. Must not run under TRITON_INTERPRET=1.
+Columns: shared memory in bytes (Hopper allows 232,448), registers a thread, stack and spill bytes, wgmma instructions,
+asynchronous copies.
 """
 
 from __future__ import annotations
@@ -20,33 +21,15 @@ from pathlib import Path
 from typing import Any
 
 import triton
-import triton.language as tl
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from depthchart_kernels.triton import delta_kernels, ssd_kernels
-from depthchart_kernels.triton.tuning import CHANNEL_WARPS, TABLE, square_warps
+from depthchart_kernels.triton.targets import Case, cases, target
 
 __all__ = ["SHARED_LIMIT", "Case", "Usage", "cases", "compile_case", "main"]
 
 SHARED_LIMIT = 232_448  # bytes of shared memory that a block may use on Hopper
-TYPES = {2: "bf16", 4: "fp32"}
-OPERANDS = ("q", "k", "v", "tri", "scores", "output", "x", "b", "c", "read_k", "read_q", "write_k", "plain_k")
-KINDS = {2: tl.bfloat16, 4: tl.float32}
-
-
-@dataclass(frozen=True)
-class Case:
-    """One kernel with its compile-time values; sizes are K = V = 128, for ssd P = 64 and N = 128."""
-
-    kernel: str
-    op: str
-    width: int
-    element_bytes: int
-    value_block: int
-    warps: int
-    stages: int
-    snapshots: int
+KEYS = tuple(f.name for f in fields(Case))
 
 
 @dataclass(frozen=True)
@@ -62,29 +45,15 @@ class Usage:
     async_copies: int
 
 
-def cases() -> list[Case]:
-    """Every loop kernel of the tuning table with one snapshot a chunk, and the kernels that prepare it."""
-    listed = []
-    size = 2
-    for (op, width), config in TABLE.items():
-        listed.append(Case("scan", op, width, size, config.value_block, config.warps, config.stages, 1))
-        if op == "gated_delta":
-            listed.append(Case("head_scores", op, width, size, 0, square_warps(width), 3, 0))
-            listed.append(Case("invert", op, width, size, 0, square_warps(width), 3, 0))
-        if op == "kda":
-            listed.append(Case("channel_scores", op, width, size, 0, CHANNEL_WARPS, 3, 0))
-    return listed
-
-
 def compile_case(case: Case) -> Usage:
     """Compile one case for sm_90 and read off its use of the machine."""
-    function, types, constants = _signature(case)
-    names = function.arg_names
-    signature = {name: "constexpr" if name in constants else types[name] for name in names}
+    given = target(case)
+    names = given.function.arg_names
+    signature = {name: "constexpr" if name in given.constants else given.types[name] for name in names}
     source = ASTSource(
-        function,
+        given.function,
         signature,
-        {(names.index(name),): value for name, value in constants.items()},
+        {(names.index(name),): value for name, value in given.constants.items()},
         {
             (i,): [["tt.divisibility", 16]]
             for i, name in enumerate(names)
@@ -97,49 +66,10 @@ def compile_case(case: Case) -> Usage:
 
 
 def _divisible(name: str, kind: str) -> bool:
-    """What a launch with 16 query/key heads, 64 value heads and sizes of 64 and 128 would find divisible by 16."""
+    """What a launch with 16 query/key heads, 64 value heads, one group and sizes of 64 and more finds divisible by 16."""
     return kind.startswith("*") or (
-        kind != "constexpr" and name in ("H", "HV", "K", "V", "P", "N", "slot_stride")
+        kind != "constexpr" and name not in ("G", "R", "PARTS", "rank", "size", "scale")
     )
-
-
-def _signature(case: Case) -> tuple[Any, dict[str, str], dict[str, Any]]:
-    """Kernel, argument types and compile-time values."""
-    operand, kind = f"*{TYPES[case.element_bytes]}", KINDS[case.element_bytes]
-    sizes = dict.fromkeys(("H", "HV", "K", "V", "G", "P", "N"), "i32") | {
-        "slot_stride": "i64",
-        "scale": "fp32",
-    }
-    tables = dict.fromkeys(("sequences", "chunks", "snapshots"), "*i64")
-    wide = dict.fromkeys(("g", "beta", "dt", "a", "d", "pool", "lower", "decay"), "*fp32")
-    types = sizes | tables | wide | dict.fromkeys(OPERANDS, operand)
-    values: dict[str, Any] = {"C": case.width}
-    if case.kernel == "invert":
-        return delta_kernels.invert_kernel, types, values
-    if case.op == "ssd":
-        values |= {
-            "BN": 128,
-            "BP": case.value_block,
-            "KIND": kind,
-            "SKIP": True,
-            "MOST": case.snapshots,
-            "P": 64,
-            "N": 128,
-        }
-        return ssd_kernels.ssd_kernel, types, values
-    values |= {"BK": 128, "KIND": kind}
-    if case.kernel == "head_scores":
-        return delta_kernels.head_scores_kernel, types, values
-    if case.kernel == "channel_scores":
-        return delta_kernels.channel_scores_kernel, types, values
-    values |= {
-        "BV": case.value_block,
-        "CHANNEL": case.op == "kda",
-        "MOST": case.snapshots,
-        "K": 128,
-        "V": 128,
-    }
-    return delta_kernels.scan_kernel, types, values
 
 
 def _read(compiled: Any) -> Usage:
@@ -169,10 +99,11 @@ def _run(argv: Sequence[object]) -> str:
     return shown.stdout + shown.stderr
 
 
-def compile_all(chosen: list[Case]) -> Iterator[dict[str, object]]:
+def compile_all(chosen: list[Case]) -> Iterator[dict[str, str]]:
     """One row a case, with the compiler's version."""
     for case in chosen:
-        yield asdict(case) | asdict(compile_case(case)) | {"triton": triton.__version__, "target": "sm_90"}
+        row = asdict(case) | asdict(compile_case(case)) | {"triton": triton.__version__, "target": "sm_90"}
+        yield {name: str(value) for name, value in row.items()}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -183,16 +114,34 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--width", type=int, help="only this chunk width")
     args = parser.parse_args(argv)
     chosen = [c for c in cases() if args.only in (None, c.op) and args.width in (None, c.width)]
-    names = [*(f.name for f in fields(Case)), *(f.name for f in fields(Usage)), "triton", "target"]
-    temporary = args.out.with_suffix(".tmp")
+    rows = {} if len(chosen) == len(cases()) else _read_table(args.out)
+    for row in compile_all(chosen):
+        rows[tuple(row[name] for name in KEYS)] = row
+        print(" ".join(row.values()), flush=True)
+    _write_table(args.out, [rows[key] for case in cases() if (key := _key(case)) in rows])
+    return 0
+
+
+def _key(case: Case) -> tuple[str, ...]:
+    return tuple(str(value) for value in asdict(case).values())
+
+
+def _read_table(path: Path) -> dict[tuple[str, ...], dict[str, str]]:
+    if not path.exists():
+        return {}
+    with path.open(newline="") as file:
+        found = list(csv.DictReader(file))
+    return {tuple(row[name] for name in KEYS): row for row in found if set(KEYS) <= set(row)}
+
+
+def _write_table(path: Path, rows: Sequence[dict[str, str]]) -> None:
+    names = [*KEYS, *(f.name for f in fields(Usage)), "triton", "target"]
+    temporary = path.with_suffix(".tmp")
     with temporary.open("w", newline="") as file:
         writer = csv.DictWriter(file, names, lineterminator="\n")
         writer.writeheader()
-        for row in compile_all(chosen):
-            writer.writerow(row)
-            print(" ".join(str(value) for value in row.values()), flush=True)
-    temporary.replace(args.out)
-    return 0
+        writer.writerows(rows)
+    temporary.replace(path)
 
 
 if __name__ == "__main__":

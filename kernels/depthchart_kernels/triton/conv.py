@@ -9,10 +9,10 @@ import triton.language as tl
 from torch import Tensor
 
 from depthchart_kernels.batch import Batch
-from depthchart_kernels.triton.common import check_device, exp, load, store, tables
-from depthchart_kernels.triton.delta import slots_of
+from depthchart_kernels.triton.common import apply_silu, check_device, contiguous, load, slots_of, store
+from depthchart_kernels.triton.plan import tables
 
-__all__ = ["conv"]
+__all__ = ["CHANNELS", "TOKENS", "conv"]
 
 TOKENS, CHANNELS = 64, 64  # of one program
 
@@ -44,8 +44,7 @@ def conv_kernel(
             where = slot * slot_stride + channel[None, :] * (W - 1) + held[:, None]
             value += load(pool + where, (valid & old)[:, None] & inside[None, :]).to(tl.float32)
         total += value * load(weight + channel * W + j, inside).to(tl.float32)[None, :]
-    if SILU:
-        total = total / (1.0 + exp(-total))
+    total = apply_silu(total, SILU)
     store(output + token[:, None] * D + channel[None, :], total, valid[:, None] & inside[None, :])
 
 
@@ -73,7 +72,7 @@ def conv(
 ) -> Tensor:
     """Convolution over a packed batch. See `depthchart_kernels.causal_conv1d`."""
     check_device(x, weight, bias, pool)
-    x, weight = x.contiguous(), weight.contiguous()
+    x, weight = contiguous(x, weight)
     output, pool = torch.empty_like(x), slots_of(pool, x)
     table = tables(batch, TOKENS, x.device)
     width, channels = weight.shape[1], x.shape[1]

@@ -7,12 +7,11 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from depthchart_kernels.triton.common import check_device, load, store
-from depthchart_kernels.triton.delta import slots_of
+from depthchart_kernels.triton.common import check_device, load, slots_of, store
 
-__all__ = ["copy", "gather", "scatter"]
+__all__ = ["ELEMENTS", "copy", "gather", "scatter"]
 
-BLOCK = 1024
+ELEMENTS = 1024  # of a row that a program moves
 
 
 @triton.jit
@@ -27,18 +26,15 @@ def move_kernel(source, target, sources, targets, size, source_stride, target_st
 def _move(source: Tensor, target: Tensor, sources: Tensor, targets: Tensor) -> None:
     size = source[0].numel()
     if len(sources) and size:
-        move_kernel[(len(sources), -(-size // BLOCK))](
-            source, target, sources, targets, size, source.stride(0), target.stride(0), BLOCK=BLOCK
+        move_kernel[(len(sources), -(-size // ELEMENTS))](
+            source, target, sources, targets, size, source.stride(0), target.stride(0), BLOCK=ELEMENTS
         )
 
 
 def scatter(values: Tensor, cache: Tensor, slots: Tensor) -> None:
     """See `depthchart_kernels.scatter_kv`."""
     check_device(values, cache)
-    if not cache.is_contiguous():
-        raise ValueError(
-            f"impl='triton' supports contiguous caches, got strides {cache.stride()}; use 'chunked'"
-        )
+    _check_cache(cache)
     rows = torch.arange(len(slots), device=cache.device)
     _move(values.contiguous(), cache.flatten(0, 1), rows, slots)
 
@@ -46,10 +42,7 @@ def scatter(values: Tensor, cache: Tensor, slots: Tensor) -> None:
 def gather(cache: Tensor, slots: Tensor) -> Tensor:
     """See `depthchart_kernels.gather_kv`."""
     check_device(cache)
-    if not cache.is_contiguous():
-        raise ValueError(
-            f"impl='triton' supports contiguous caches, got strides {cache.stride()}; use 'chunked'"
-        )
+    _check_cache(cache)
     output = cache.new_empty([len(slots), *cache.shape[2:]])
     _move(cache.flatten(0, 1), output, slots, torch.arange(len(slots), device=cache.device))
     return output
@@ -59,3 +52,10 @@ def copy(pool: Tensor, sources: Tensor, targets: Tensor) -> None:
     """See `depthchart_kernels.copy_states`; no source is also a target."""
     check_device(pool)
     _move(slots_of(pool, pool), pool, sources, targets)
+
+
+def _check_cache(cache: Tensor) -> None:
+    if not cache.is_contiguous():
+        raise ValueError(
+            f"impl='triton' supports contiguous caches, got strides {cache.stride()}; use 'chunked'"
+        )

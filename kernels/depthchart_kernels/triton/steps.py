@@ -8,12 +8,37 @@ import triton.language as tl
 from torch import Tensor
 
 from depthchart_kernels.steps import StepSlots
-from depthchart_kernels.triton.common import check_device, check_size, exp, load, power_of_two, store
-from depthchart_kernels.triton.delta import slots_of
+from depthchart_kernels.triton.common import (
+    apply_silu,
+    check_device,
+    check_size,
+    contiguous,
+    exp,
+    load,
+    number,
+    power_of_two,
+    slots_of,
+    store,
+)
 
-__all__ = ["conv_step", "delta_step", "ssd_step"]
+__all__ = ["CHANNELS", "STATES", "conv_step", "delta_step", "ssd_step"]
 
-BLOCK = 32  # state columns a program holds
+STATES, CHANNELS = 32, 128  # columns of a state, channels of a window that a program holds
+
+
+@triton.jit
+def keep(at, value, mask, slot, track, slot_stride):
+    """Write what belongs to ``slot`` there, and to the tracked slot where there is one."""
+    store(at, value, mask)
+    if track >= 0:
+        store(at + (track - slot) * slot_stride, value, mask)
+
+
+@triton.jit
+def row_of(slots):
+    """The program's row, its slot (−1: padding, whose output is zeros) and the slot of the tracked copy (−1: none)."""
+    row = tl.program_id(0).to(tl.int64)
+    return row, tl.load(slots + row * 2), tl.load(slots + row * 2 + 1)
 
 
 @triton.jit
@@ -22,8 +47,8 @@ def delta_step_kernel(
     BK: tl.constexpr, BV: tl.constexpr, CHANNEL: tl.constexpr,
 ):  # fmt: skip
     """One row, value head and block of value columns."""
-    row, head, vb = tl.program_id(0).to(tl.int64), tl.program_id(1), tl.program_id(2)
-    slot, track = tl.load(slots + row * 2), tl.load(slots + row * 2 + 1)
+    row, slot, track = row_of(slots)
+    head, vb = tl.program_id(1), tl.program_id(2)
     kk, vv = tl.arange(0, BK), vb * BV + tl.arange(0, BV)
     inside, columns = kk < K, vv < V
     where = (row * HV + head) * V + vv
@@ -39,14 +64,11 @@ def delta_step_kernel(
     if CHANNEL:
         state = exp(load(g + (row * HV + head) * K + kk, inside).to(tl.float32))[:, None] * state
     else:
-        state = exp(tl.load(g + row * HV + head).to(tl.float32)) * state
-    strength = load(beta + row * HV + head + tl.arange(0, 1), tl.arange(0, 1) == 0).to(tl.float32)
-    change = strength * (vr - tl.sum(kr[:, None] * state, axis=0))
+        state = exp(number(g + row * HV + head)) * state
+    change = number(beta + row * HV + head) * (vr - tl.sum(kr[:, None] * state, axis=0))
     state = state + kr[:, None] * change[None, :]
     store(output + where, scale * tl.sum(qr[:, None] * state, axis=0), columns)
-    store(pool + tile, state, mask)
-    if track >= 0:
-        store(pool + tile + (track - slot) * slot_stride, state, mask)
+    keep(pool + tile, state, mask, slot, track, slot_stride)
 
 
 @triton.jit
@@ -55,8 +77,8 @@ def ssd_step_kernel(
     BP: tl.constexpr, BN: tl.constexpr, SKIP: tl.constexpr,
 ):  # fmt: skip
     """One row, head and block of head rows."""
-    row, head, pb = tl.program_id(0).to(tl.int64), tl.program_id(1), tl.program_id(2)
-    slot, track = tl.load(slots + row * 2), tl.load(slots + row * 2 + 1)
+    row, slot, track = row_of(slots)
+    head, pb = tl.program_id(1), tl.program_id(2)
     nn, pp = tl.arange(0, BN), pb * BP + tl.arange(0, BP)
     inside, rows = nn < N, pp < P
     where = (row * H + head) * P + pp
@@ -68,18 +90,14 @@ def ssd_step_kernel(
     group = (row * G + head // (H // G)) * N + nn
     br, cr = load(b + group, inside).to(tl.float32), load(c + group, inside).to(tl.float32)
     xr = load(x + where, rows).to(tl.float32)
-    one = tl.arange(0, 1)
-    step = load(dt + row * H + head + one, one == 0).to(tl.float32)
-    rate = load(a + head + one, one == 0).to(tl.float32)
-    state = exp(step * rate)[:, None] * load(pool + tile, mask).to(tl.float32)
+    step = number(dt + row * H + head)
+    state = exp(step * number(a + head))[:, None] * load(pool + tile, mask).to(tl.float32)
     state = state + (step * xr)[:, None] * br[None, :]
     y = tl.sum(state * cr[None, :], axis=1)
     if SKIP:
-        y += load(d + head + one, one == 0).to(tl.float32) * xr
+        y += number(d + head) * xr
     store(output + where, y, rows)
-    store(pool + tile, state, mask)
-    if track >= 0:
-        store(pool + tile + (track - slot) * slot_stride, state, mask)
+    keep(pool + tile, state, mask, slot, track, slot_stride)
 
 
 @triton.jit
@@ -88,8 +106,8 @@ def conv_step_kernel(
     W: tl.constexpr, BD: tl.constexpr, BIAS: tl.constexpr, SILU: tl.constexpr,
 ):  # fmt: skip
     """One row and block of channels; the window is shifted by one."""
-    row, channel = tl.program_id(0).to(tl.int64), tl.program_id(1) * BD + tl.arange(0, BD)
-    slot, track = tl.load(slots + row * 2), tl.load(slots + row * 2 + 1)
+    row, slot, track = row_of(slots)
+    channel = tl.program_id(1) * BD + tl.arange(0, BD)
     mask = channel < D
     if slot < 0:
         store(output + row * D + channel, tl.zeros([BD], tl.float32), mask)
@@ -103,12 +121,8 @@ def conv_step_kernel(
         value = value.to(tl.float32)
         total += value * load(weight + channel * W + j, mask).to(tl.float32)
         if j > 0:
-            store(held + j - 1, value, mask)
-            if track >= 0:
-                store(held + (track - slot) * slot_stride + j - 1, value, mask)
-    if SILU:
-        total = total / (1.0 + exp(-total))
-    store(output + row * D + channel, total, mask)
+            keep(held + j - 1, value, mask, slot, track, slot_stride)
+    store(output + row * D + channel, apply_silu(total, SILU), mask)
 
 
 def delta_step(
@@ -117,13 +131,13 @@ def delta_step(
     """See `depthchart_kernels.gated_delta_step`."""
     check_device(q, k, v, g, beta, pool)
     check_size("key size", q.shape[2], 256)
-    q, k, v, g, beta = (z.contiguous() for z in (q, k, v, g, beta))
+    q, k, v, g, beta = contiguous(q, k, v, g, beta)
     output, pool = torch.empty_like(v), slots_of(pool, v)
     (rows, heads, key_dim), (value_heads, value_dim) = q.shape, v.shape[1:]
     if rows:
-        delta_step_kernel[(rows, value_heads, -(-value_dim // BLOCK))](
+        delta_step_kernel[(rows, value_heads, -(-value_dim // STATES))](
             q, k, v, g, beta, output, pool, _slots(plan, q), scale, heads, value_heads, key_dim, value_dim,
-            pool.stride(0), BK=power_of_two(key_dim), BV=BLOCK, CHANNEL=g.ndim == 3,
+            pool.stride(0), BK=power_of_two(key_dim), BV=STATES, CHANNEL=g.ndim == 3,
         )  # fmt: skip
     return output
 
@@ -134,13 +148,13 @@ def ssd_step(
     """See `depthchart_kernels.ssd_step`."""
     check_device(x, dt, a, b, c, d, pool)
     check_size("state size", b.shape[2], 256)
-    x, dt, a, b, c = (z.contiguous() for z in (x, dt, a, b, c))
+    x, dt, a, b, c = contiguous(x, dt, a, b, c)
     output, pool = torch.empty_like(x), slots_of(pool, x)
     (rows, heads, size), (groups, states) = x.shape, b.shape[1:]
     if rows:
-        ssd_step_kernel[(rows, heads, -(-size // BLOCK))](
+        ssd_step_kernel[(rows, heads, -(-size // STATES))](
             x, dt, a, b, c, a if d is None else d, output, pool, _slots(plan, x), heads, groups, size, states,
-            pool.stride(0), BP=BLOCK, BN=power_of_two(states), SKIP=d is not None,
+            pool.stride(0), BP=STATES, BN=power_of_two(states), SKIP=d is not None,
         )  # fmt: skip
     return output
 
@@ -150,13 +164,13 @@ def conv_step(
 ) -> Tensor:
     """See `depthchart_kernels.causal_conv1d_step`."""
     check_device(x, weight, bias, pool)
-    x, weight = x.contiguous(), weight.contiguous()
+    x, weight = contiguous(x, weight)
     output, pool = torch.empty_like(x), slots_of(pool, x)
     rows, channels = x.shape
     if rows:
-        conv_step_kernel[(rows, -(-channels // 128))](
+        conv_step_kernel[(rows, -(-channels // CHANNELS))](
             x, weight, weight if bias is None else bias, output, pool, _slots(plan, x), channels, pool.stride(0),
-            W=weight.shape[1], BD=128, BIAS=bias is not None, SILU=activation == "silu",
+            W=weight.shape[1], BD=CHANNELS, BIAS=bias is not None, SILU=activation == "silu",
         )  # fmt: skip
     return output
 

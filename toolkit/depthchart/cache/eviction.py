@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import heapq
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
@@ -23,6 +23,9 @@ class LeafOrder(Protocol):
 
     def offer(self, node: Node) -> None: ...
     def pop(self) -> Node | None: ...
+    def remembered(self) -> Iterable[int]:
+        """Prefix ids of what went, as far as the order remembers any."""
+        return ()
 
 
 POLICIES: dict[str, Key] = {
@@ -38,7 +41,7 @@ fifo / filo: oldest / newest first; slru: nodes inserted twice again are protect
 priority first. A key may only grow while its node waits."""
 
 
-class LeafQueue:
+class LeafQueue(LeafOrder):
     """Leaves by a key, kept lazily: a stale entry is put right when it comes to the front."""
 
     def __init__(self, policy: str) -> None:
@@ -73,7 +76,7 @@ class _Waiting(NamedTuple):
     rounds: int
 
 
-class S3Fifo:
+class S3Fifo(LeafOrder):
     """S3-FIFO (Yang et al., SOSP 2023) over leaves, sizes in tokens.
 
     New leaves wait in a small queue; one that was used in the meantime moves to the main queue, another goes
@@ -110,6 +113,9 @@ class S3Fifo:
                 return node
         return None
 
+    def remembered(self) -> Iterable[int]:
+        return self._ghosts
+
     def _pop_small(self) -> Node | None:
         node, was = self._small.popitem(last=False)
         self._small_tokens -= was.tokens
@@ -143,7 +149,7 @@ class S3Fifo:
             self._ghost_tokens -= self._ghosts.popitem(last=False)[1]
 
 
-class ScanOrder:
+class ScanOrder(LeafOrder):
     """The leaf of the lowest score, found by looking at every leaf: for scores that change with time.
 
     ``score(leaves)`` answers one number a leaf, in order; equal ones go least recently used first.
@@ -171,7 +177,7 @@ class ScanOrder:
         return chosen
 
 
-class SizeAware:
+class SizeAware(LeafOrder):
     """GreedyDual-Size-Frequency (Cherkasova, 1998) with equal costs: a leaf's credit is its uses over its pages, on
     top of the credit of the last leaf that went, so that large leaves go early and none stays for ever."""
 
@@ -225,7 +231,7 @@ ORDERS: dict[str, Callable[[Outlook], LeafOrder]] = {
     "gain": lambda outlook: ScanOrder(outlook.gains_per_token),
 }
 """All orders by name: those of POLICIES, s3fifo, size (GreedyDual-Size-Frequency), flops (Marconi) and gain (the
-least work that a state is expected to save, for the KV that it takes)."""
+fewest tokens that a state is expected to save, for the KV that it takes)."""
 
 
 def leaf_order(policy: str, outlook: Outlook) -> LeafOrder:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from itertools import chain
 from typing import NamedTuple
 
-from depthchart.cache.allocator import PageAllocator
+from depthchart.cache.allocator import PageAllocator, Pages
 from depthchart.cache.node import Node
 from depthchart.cache.state_pool import StatePool
 from depthchart.cache.tree import Evicted, RadixTree
@@ -13,7 +14,7 @@ from depthchart.cache.worth import Worth
 from depthchart.errors import InvariantError, MisplacedStateError, PoolExhausted
 from depthchart.events import Emit, ignore
 from depthchart.geometry import Geometry
-from depthchart.tokens import PrefixIndex, Tag
+from depthchart.tokens import PrefixIndex, Tag, Text
 
 __all__ = ["Holding", "Memory"]
 
@@ -29,7 +30,8 @@ class Holding(NamedTuple):
 
 class Memory:
     """Pools of ``kv_tokens`` KV token slots (rounded down to tree pages) and ``state_slots`` states. Policies are those
-    of ``RadixTree``; ``branch_grid`` is the grid of branch depths (default: the checkpoint grid)."""
+    of ``RadixTree``; ``index``: prefix ids for this tree page, to be shared; ``branch_grid``: the grid of branch
+    depths (default: the checkpoint grid)."""
 
     def __init__(
         self,
@@ -54,6 +56,7 @@ class Memory:
             )
         self.geometry = geometry
         self.index = PrefixIndex(geometry.tree_page) if index is None else index
+        self._forgets = index is None  # one that was given may serve others too
         self.allocator = PageAllocator(kv_tokens, geometry.tree_page)
         self.states = StatePool(state_slots)
         self.tree = RadixTree(
@@ -78,7 +81,7 @@ class Memory:
     def free_state_slots(self) -> int:
         return self.states.free_slots
 
-    def take_pages(self, pages: int, spare: int = 0) -> list[int]:
+    def take_pages(self, pages: int, spare: int = 0) -> Pages:
         """Allocate pages, evicting until ``pages + spare`` are free if need be. Raises PoolExhausted, taking
         none, where even eviction leaves fewer than ``pages``."""
         short = (pages + spare) * self.allocator.page - self.allocator.free_tokens
@@ -106,6 +109,14 @@ class Memory:
     def evict(self, kv_tokens: int = 0, states: int = 0) -> Evicted:
         """Evict from the tree; see ``RadixTree.evict``."""
         return self.tree.evict(kv_tokens, states)
+
+    def forget(self, texts: Iterable[Text] = ()) -> None:
+        """Let the index drop the prefixes that neither the tree nor a state nor one of ``texts`` (all those in use)
+        needs, whenever it has doubled; an index that was given to this memory drops none."""
+        if self._forgets and self.index.crowded:
+            tags = (tag.prefix for tag in self.states.tags if tag is not None)
+            ends = (text.last_id for text in texts)
+            self.index.forget(chain(self.tree.known_prefixes(), tags, ends))
 
     def misplaced(self, node: Node, slot: int) -> str | None:
         """What is wrong with hanging the state of ``slot`` on ``node``, in words; None where it fits."""

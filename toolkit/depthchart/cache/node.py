@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
+
+from depthchart.cache.allocator import Pages
+from depthchart.tokens import Ids
 
 __all__ = ["Node"]
 
@@ -39,7 +42,7 @@ class Node:
     )
 
     def __init__(
-        self, node_id: int, parent: Node | None, ids: list[int], pages: list[int], start: int, end: int
+        self, node_id: int, parent: Node | None, ids: Ids, pages: Pages, start: int, end: int
     ) -> None:
         self.node_id = node_id
         self.parent = parent
@@ -98,7 +101,7 @@ class Node:
         upper.children[self.ids[0]] = self
         return upper
 
-    def shared_pages(self, ids: list[int], at: int) -> int:
+    def shared_pages(self, ids: Sequence[int], at: int) -> int:
         """How many of this edge's pages ``ids[at:]`` shares. Prefix ids agree up to one point and never
         after it, so the point is found by bisection."""
         limit = min(len(self.ids), len(ids) - at)

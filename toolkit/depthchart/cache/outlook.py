@@ -64,8 +64,8 @@ class Outlook:
         return self._chances[_kind(node)][age] * math.sqrt(0.75 * 2.0**age / (self.now - node.last_use + 1))
 
     def gain(self, node: Node) -> float:
-        """Work that the node's state saves per look: its chance times its reach beyond the state above it."""
-        return self.chance(node) * self.worth.work(covered_from(node), node.end)
+        """Tokens that the node's state saves per look: its chance times its reach beyond the state above it."""
+        return self.chance(node) * (node.end - covered_from(node))
 
     def gain_per_token(self, leaf: Node) -> float:
         """The same over the KV that goes with a leaf; nothing where it has no state, since no text can resume there."""

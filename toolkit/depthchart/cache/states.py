@@ -49,7 +49,7 @@ def _flops(order: Iterable[Node], outlook: Outlook) -> Node | None:
 
 
 def _gain(order: Iterable[Node], outlook: Outlook) -> Node | None:
-    """The state that is expected to save the least work until the next look (``Outlook``)."""
+    """The state that is expected to save the fewest tokens until the next look (``Outlook``)."""
     return min((node for node in order if not node.state_locks), key=outlook.gain, default=None)
 
 

@@ -6,9 +6,11 @@ tree owns the KV pages and state slots that it holds and gives them back to the 
 
 from __future__ import annotations
 
+from array import array
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from depthchart.cache.allocator import PageAllocator
+from depthchart.cache.allocator import PageAllocator, Pages
 from depthchart.cache.eviction import leaf_order
 from depthchart.cache.node import Node
 from depthchart.cache.outlook import Outlook
@@ -27,19 +29,21 @@ from depthchart.events import (
     Unlocked,
     ignore,
 )
-from depthchart.tokens import Tag
+from depthchart.tokens import Ids, Tag
 
 __all__ = ["Evicted", "Inserted", "Match", "RadixTree"]
 
 
 class Match(NamedTuple):
     """``node`` (the root where nothing matched) ends at ``tokens``; the KV alone reached ``kv_tokens``;
-    ``branch`` is the deepest grid point inside the KV match that has no state yet, or None."""
+    ``branch`` is the deepest grid point inside the KV match that has no state yet, or None. ``kv_node`` is the node
+    in which the KV match ended: after ``match``, it ends there."""
 
     node: Node
     tokens: int
     kv_tokens: int
     branch: int | None
+    kv_node: Node
 
 
 class Inserted(NamedTuple):
@@ -91,7 +95,7 @@ class RadixTree:
         self.allocator, self.states, self.grid, self.page = allocator, states, grid, allocator.page
         self.max_states_per_path, self.keep_tombstones = max_states_per_path, keep_tombstones
         self.emit = emit
-        self.root = Node(0, None, [], [], 0, 0)
+        self.root = Node(0, None, array("q"), array("i"), 0, 0)
         self.evictable_tokens = self.protected_tokens = 0
         self.state_order: dict[Node, None] = {}  # least recently used first
         self.protected_states = 0
@@ -106,54 +110,62 @@ class RadixTree:
 
     # --- looking up ---------------------------------------------------------------------------------------
 
-    def lookup(self, ids: list[int]) -> Match:
+    def lookup(self, ids: Sequence[int]) -> Match:
         """The match of a text's page ids, changing nothing."""
-        usable, kv_tokens = self.root, 0
+        usable, kv_tokens, node = self.root, 0, self.root
         for node, shared in self._visit(ids):
             kv_tokens = node.start + shared * self.page
             if shared < len(node.ids):
                 break
             if self._resumable(node):
                 usable = node
-        return Match(usable, usable.end, kv_tokens, self._branch(usable.end, kv_tokens))
+        return Match(usable, usable.end, kv_tokens, self._branch(usable.end, kv_tokens), node)
 
-    def match(self, ids: list[int]) -> Match:
+    def match(self, ids: Sequence[int]) -> Match:
         """As ``lookup``, for use: splits the edge in which the KV match ends, refreshes the KV of the whole
         path, and the state of the matched node alone."""
-        usable, kv_tokens = self.root, 0
+        usable, kv_tokens, node = self.root, 0, self.root
         seen = self._visit(ids)
         self._note_use(seen)
         for node, shared in seen:
             self._touch(node)
             kv_tokens = node.start + shared * self.page
             if shared < len(node.ids):
-                self._touch(self._split(node, shared))
+                node = self._split(node, shared)
+                self._touch(node)
                 break
             if self._resumable(node):
                 usable = node
         if usable.state is not None:
             self._refresh_used(usable)
-        return Match(usable, usable.end, kv_tokens, self._branch(usable.end, kv_tokens))
+        return Match(usable, usable.end, kv_tokens, self._branch(usable.end, kv_tokens), node)
 
-    def has_state(self, ids: list[int]) -> bool:
+    def has_state(self, ids: Sequence[int]) -> bool:
         """Whether a node that holds a state ends after exactly these pages."""
         seen = self._visit(ids)
         return bool(seen) and seen[-1][0].end == len(ids) * self.page and seen[-1][0].state is not None
 
-    def pages_of(self, node: Node) -> list[int]:
+    def pages_of(self, node: Node) -> Pages:
         """The KV pages of the whole path down to the node."""
-        pages: list[int] = []
+        pages: Pages = array("i")
         for step in node.path():
             pages += step.pages
         return pages
 
-    def _visit(self, ids: list[int]) -> list[tuple[Node, int]]:
+    def known_prefixes(self) -> Iterator[int]:
+        """The prefix id at the end of every node, and those that the order of eviction remembers."""
+        yield from (node.ids[-1] for node in self.root.walk())
+        yield from self._leaves.remembered()
+
+    def _visit(self, ids: Sequence[int]) -> list[tuple[Node, int]]:
         """The nodes that a text passes and how many pages of each it shares: all but the last whole."""
         seen, node, at, total = [], self.root, 0, len(ids)
         while at < total and (child := node.children.get(ids[at])) is not None:
             whole = len(child.ids)
             end = at + whole
-            if end > total or child.ids[-1] != ids[end - 1]:  # the usual case, all shared, costs one comparison
+            if (
+                end > total or child.ids[-1] != ids[end - 1]
+            ):  # the usual case, all shared, costs one comparison
                 seen.append((child, shared := child.shared_pages(ids, at)))
                 if shared < whole:
                     break
@@ -172,7 +184,7 @@ class RadixTree:
     # --- growing ------------------------------------------------------------------------------------------
 
     def insert(
-        self, ids: list[int], pages: list[int], *, request: str = "", namespace: str = "", priority: int = 0
+        self, ids: Ids, pages: Pages, *, request: str = "", namespace: str = "", priority: int = 0
     ) -> Inserted:
         """Put a text's whole pages into the tree. The tree takes over ``pages[existing // page:]``; the
         inserter keeps the pages of what was there already."""
@@ -208,9 +220,7 @@ class RadixTree:
         self._cap_path(node)
         return True
 
-    def _add(
-        self, parent: Node, ids: list[int], pages: list[int], request: str, namespace: str, priority: int
-    ) -> Node:
+    def _add(self, parent: Node, ids: Ids, pages: Pages, request: str, namespace: str, priority: int) -> Node:
         node = Node(self._fresh_id(), parent, ids, pages, parent.end, parent.end + len(ids) * self.page)
         node.request, node.namespace, node.priority = request, namespace, priority
         self._touch(node)

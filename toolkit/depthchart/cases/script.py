@@ -84,13 +84,13 @@ class Script:
         return Setup(RULES[self.rule], self.kv_tokens, self.state_slots, {})
 
     def under(self, *, rule: str | None = None, strict: bool | None = None) -> Script:
-        """The same script under another rule, or with checks on or off. What it expects no longer holds."""
-        if rule is None and strict is None:
-            return self
+        """The same script under another rule, or with checks on or off. What it expects holds no longer, unless
+        rule and checks are its own."""
         kept = self.strict if strict is None else strict
-        if rule is None:
-            return replace(self, strict=kept, expect={})
-        return replace(self, rule=RULES[rule].name, preset="", strict=kept, expect={})
+        named = None if rule is None else RULES[rule].name
+        if named is None or (named == self.rule and not self.preset):
+            return self if kept == self.strict else replace(self, strict=kept, expect={})
+        return replace(self, rule=named, preset="", strict=kept, expect={})
 
 
 def load_script(raw: Mapping[str, Any], name: str = "") -> Script:

@@ -1,4 +1,4 @@
-"""``depthchart bench kernels``: measure the scans on this machine, or show a recorded table."""
+"""``depthchart bench kernels``: measure the scans on this machine, or show a recorded table; ``bench tree`` beside it."""
 
 from __future__ import annotations
 
@@ -12,11 +12,12 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from depthchart.commands import bench_tree
 from depthchart.commands.flags import add_verb
 from depthchart.display import table_text
 
 NAME = "bench"
-HELP = "measure the scan kernels: throughput, roofline, cost of snapshots"
+HELP = "measure the scan kernels, or the radix tree"
 RECORDED = "kernels/cpu.csv"
 # Flags that are handed on to the kernels' own bench, which holds the defaults and refuses what is not legal.
 LISTS = {
@@ -26,7 +27,8 @@ LISTS = {
     "batch": "sequences a call",
     "dtype": "fp32, bf16",
     "snapshots": "snapshots a sequence",
-    "against": "measure these in the same run, too: reference, fla-core, transformers",
+    "decay": "a token's log decay goes down to about −DECAY",
+    "against": "measure these in the same run, too: reference, fla-core, transformers, mamba-ssm; bench tree: sglang",
 }
 VALUES = {
     "heads": "heads of K = V = 128; ssd takes twice as many of 64",
@@ -40,6 +42,8 @@ _EXAMPLES = """examples:
   depthchart bench kernels --against reference --length 512 --out mine.csv
   depthchart bench kernels --table            show the recorded table, measure nothing
   depthchart bench kernels --table mine.csv --json
+  depthchart bench tree                       CPU time a request, at tree pages 1, 64 and 512
+  depthchart bench tree --pages 64 --against sglang --csv mine.csv
 
 exit code: 0 fine, 1 a result was wrong, 2 the call is wrong"""
 _COLUMNS = {  # shown of a recorded table: column -> (heading, form)
@@ -50,6 +54,7 @@ _COLUMNS = {  # shown of a recorded table: column -> (heading, form)
     "batch": ("batch", "{}"),
     "dtype": ("dtype", "{}"),
     "snapshots": ("snapshots", "{}"),
+    "decay": ("decay", "{}"),
     "best_s": ("best ms", "{:,.1f}"),
     "tokens_per_s": ("tokens/s", "{:,.0f}"),
     "roofline_share": ("of roofline", "{:.0%}"),
@@ -72,7 +77,7 @@ _ORIGIN = (
 def add_parser(subparsers: Any) -> None:
     """Add the verb to the command line's subparsers."""
     parser = add_verb(subparsers, NAME, HELP, _EXAMPLES)
-    parser.add_argument("what", choices=["kernels"], help="what to measure")
+    parser.add_argument("what", choices=["kernels", "tree"], help="what to measure")
     parser.add_argument(
         "--table",
         nargs="?",
@@ -84,11 +89,21 @@ def add_parser(subparsers: Any) -> None:
         parser.add_argument(f"--{name}", nargs="+", metavar=name.upper(), help=text)
     for name, text in VALUES.items():
         parser.add_argument(f"--{name}", metavar=name.upper(), help=text)
+    bench_tree.add_flags(parser)
     parser.add_argument("--json", action="store_true", help="print one JSON object: provenance and rows")
 
 
 def run(args: argparse.Namespace) -> int:
-    """Measure in a process of its own (only the engine may load the kernels), or print a table."""
+    """Measure the kernels in a process of its own (only the engine may load them), or the tree, or print a table."""
+    tree = args.what == "tree"
+    foreign = [*LISTS, *VALUES, "table"] if tree else bench_tree.FLAGS
+    wrong = [
+        name for name in foreign if name not in bench_tree.KERNELS_TOO and getattr(args, name) is not None
+    ]
+    if wrong:
+        raise ValueError(f"--{wrong[0]}: is no flag of bench {args.what}; leave it out")
+    if tree:
+        return bench_tree.run(args)
     words = _handed_on(args)
     if args.table is None:
         return _measure(words + (["--json"] if args.json else []))

@@ -16,6 +16,7 @@ from depthchart.presets import PRESETS, preset
 
 if TYPE_CHECKING:
     from depthchart.explain import Explanation, Trial
+    from depthchart.traces import Trace
 
 NAME = "explain"
 HELP = "account for every prompt token that was computed again, and try what would recover most"
@@ -23,6 +24,7 @@ _EXAMPLES = """examples:
   depthchart explain agentic --engine vllm-align --block-size 528 --chunk-width 16
   depthchart explain mooncake.jsonl.gz --limit 2000 --engine sglang --page-size 64 --dcp-size 8 --state-slots 48
   depthchart explain agentic --request s0003-012 --json
+  depthchart explain agentic --request s0003-012 --against s0003-011
 
 Requests are served one at a time in the order of the trace; --concurrent runs them through the step loop.
 exit code: 0 fine, 2 the call or the trace is wrong"""
@@ -43,6 +45,11 @@ def add_parser(subparsers: Any) -> None:
         default="sglang",
         metavar="NAME",
         help=f"bundle (default: sglang): {', '.join(PRESETS)}, sglang@DATE",
+    )
+    parser.add_argument(
+        "--against",
+        metavar="ID",
+        help="with --request: where the two part, and which of this one's checkpoints serves",
     )
     add_geometry(parser, page_size=64)
     parser.add_argument("--block-size", type=int, metavar="N", help="vLLM's word for the page size")
@@ -81,6 +88,8 @@ def run(args: argparse.Namespace) -> int:
         trace = load_trace(args.trace, limit=args.limit)
     except OSError as fault:
         raise ValueError(str(fault)) from fault
+    if args.against is not None:
+        return _meet(trace, geometry, setup.settings, args)
     made = explain(trace, geometry, **setup.settings, concurrent=args.concurrent)
     if args.request is not None:
         made.account(args.request)  # the error comes before the work
@@ -96,6 +105,27 @@ def run(args: argparse.Namespace) -> int:
     )
     if args.out:
         _write(made, Path(args.out), f"{trace.name} ({trace.source}), {args.engine}")
+    return 0
+
+
+def _meet(trace: Trace, geometry: Geometry, settings: dict[str, Any], args: argparse.Namespace) -> int:
+    """Two requests alone."""
+    from depthchart.explain import meeting
+
+    if args.request is None:
+        raise ValueError("request: is missing; --against compares it with --request ID")
+    met = meeting(trace, args.against, args.request, geometry, **settings)
+    if args.json:
+        print(json.dumps({**met._asdict(), "account": asdict(met.account)}, indent=2))
+        return 0
+    depths = ", ".join(f"{depth:,}" for depth in met.depths) or "nowhere"
+    first, *rest = met.account.story(geometry)
+    words = (
+        f"{args.against} and {args.request} part after {met.shared_tokens:,} tokens",
+        f"{args.engine} on {geometry} leaves states of {args.against} at: {depths}",
+        "\n  ".join([first, *rest]),
+    )
+    print("\n\n".join(words))
     return 0
 
 

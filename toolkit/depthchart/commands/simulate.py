@@ -50,7 +50,11 @@ def run(args: argparse.Namespace) -> int:
         print(json.dumps(_facts(result), indent=2))
     else:
         rows = [("what", "value"), *((name, _shown(value)) for name, value in summary.items())]
-        print(f"{result!r}\n\n{table_text(rows)}\n\n{result.assumptions}")
+        counts = table_text(
+            [("count", "number"), *((k, f"{v:,}") for k, v in result.counters().items())], numeric=(1,)
+        )
+        parts = (repr(result), _resolved(result), table_text(rows), _hits(result), counts, result.assumptions)
+        print("\n\n".join(parts))
     return int(bool(summary["violations"] or result.violations))
 
 
@@ -58,6 +62,24 @@ def _shown(value: object) -> str:
     if isinstance(value, float):
         return f"{value:.4f}"
     return f"{value:,}" if isinstance(value, int) else str("none" if value is None else value)
+
+
+def _resolved(result: Run) -> str:
+    """Geometry and policies as they were used, defaults and all."""
+    grids = ("tree_page", "cache_chunk", "checkpoint_grid", "track_grid")
+    given = {**asdict(result.geometry), **{name: getattr(result.geometry, name) for name in grids}}
+    settings = {k: v for k, v in result.settings.items() if k not in ("trace", "requests", "rule")}
+    return "\n".join(", ".join(f"{k}={v}" for k, v in facts.items()) for facts in (given, settings))
+
+
+def _hits(result: Run) -> str:
+    """The histogram of H, C and the gap between them, as text."""
+    head = ("requests with so many tokens", "KV hit H", "reused C", "gap H - C")
+    rows = [
+        ("none" if not start else f"{start:,} to {stop - 1:,}", *counts)
+        for start, stop, *counts in result.hits.itertuples(index=False)
+    ]
+    return table_text([head, *rows], numeric=(1, 2, 3))
 
 
 def _facts(result: Run) -> dict[str, Any]:
@@ -70,13 +92,15 @@ def _facts(result: Run) -> dict[str, Any]:
         "assumptions": result.assumptions,
         "provenance": dict(result.provenance),
         "summary": result.summary(),
+        "counters": result.counters(),
+        "hits": result.hits.to_dict("records"),
     }
 
 
 def _write(result: Any, folder: Path) -> None:
     from depthchart.files import whole_file, write_text
 
-    frames = {name: getattr(result, name) for name in ("requests", "steps", "events", "checkpoints")}
+    frames = {name: getattr(result, name) for name in ("requests", "hits", "steps", "events", "checkpoints")}
     for name, frame in {**frames, "nodes": result.nodes()}.items():
         with whole_file(folder / f"{name}.csv") as draft:
             frame.to_csv(draft, index=False)

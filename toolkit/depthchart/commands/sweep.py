@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from depthchart.commands.flags import add_verb
 from depthchart.display import table_text
+from depthchart.errors import one_of
+from depthchart.sweep_search import OBJECTIVES
 from depthchart.sweep_task import AXES
 
 if TYPE_CHECKING:
@@ -18,6 +20,7 @@ if TYPE_CHECKING:
 NAME = "sweep"
 HELP = "run many configurations of a trace and keep the results; goes on where it was stopped"
 _OPTIONS = ("trace", "limit", "sample", "seed", "timed", "workers")
+_SEARCH = {"optuna": ("trials", "objectives", "seed", "batch"), "random": ("trials", "seed"), "grid": ()}
 _EXAMPLES = """a configuration file:
   trace = "agentic"
   limit = 300
@@ -27,14 +30,21 @@ _EXAMPLES = """a configuration file:
   preset = ["sglang", "vllm-junction", "depthchart"]
   kv_tokens = [65536, 131072]
   state_slots = [24, 48, 96]
+  # state_slots = {low = 24, high = 96, step = 8}   the same as a range
+  # [search]                                        in place of every combination
+  # kind = "optuna"                                 or "random", or "grid"
+  # trials = 30
+  # objectives = ["reuse", "ttft", "memory"]        ttft wants timed = true, memory a model
 
 examples:
   depthchart sweep grid.toml --out sweep/
   depthchart sweep --grid page_size=64 --grid preset=sglang,depthchart --grid kv_tokens=65536,131072 \\
       --grid state_slots=24,48 --out sweep/
+  depthchart sweep grid.toml --search optuna --trials 30 --objectives reuse,memory --out sweep/
 
-writes results.csv (with pyarrow also .parquet), skipped.csv, sweep.json, figures, and one file a result under results/
-exit code: 0 done, 1 some configuration failed, 2 the call is wrong, 130 stopped (what is done is kept)"""
+writes results.csv (with pyarrow also .parquet), skipped.csv, trials.csv of a search, sweep.json, figures, and one file a
+result under results/, from which a stopped sweep goes on
+exit code: 0 done, 1 some configuration failed or none is legal, 2 the call is wrong, 130 stopped (what is done is kept)"""
 
 
 def add_parser(subparsers: Any) -> None:
@@ -53,7 +63,18 @@ def add_parser(subparsers: Any) -> None:
     parser.add_argument(
         "--sample", type=int, metavar="N", help="so many combinations at random in place of all"
     )
-    parser.add_argument("--seed", type=int, metavar="N", help="of the sample (default: 0)")
+    parser.add_argument("--seed", type=int, metavar="N", help="of the sample or the search (default: 0)")
+    parser.add_argument(
+        "--search", choices=tuple(_SEARCH), help="how to go through the grid (default: grid, all of it)"
+    )
+    parser.add_argument(
+        "--trials", type=int, metavar="N", help="different combinations of a search (default: 50)"
+    )
+    parser.add_argument(
+        "--objectives",
+        metavar="A,B",
+        help=f"aims of --search optuna (default: reuse): {', '.join(OBJECTIVES)}",
+    )
     parser.add_argument(
         "--timed",
         action=argparse.BooleanOptionalAction,
@@ -64,7 +85,7 @@ def add_parser(subparsers: Any) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Sweep and print; 1 where a configuration failed."""
+    """Sweep and print; 1 where a configuration failed, or none is legal."""
     from depthchart.sweep import sweep
     from depthchart.traces import load_trace
 
@@ -77,7 +98,7 @@ def run(args: argparse.Namespace) -> int:
         made = sweep(trace, out=args.out, progress=sys.stderr.isatty(), **options, **grid)
     except KeyboardInterrupt:
         if args.out:
-            done = len(list(Path(args.out).glob("results/*.json")))
+            done = sum(path.suffix in (".json", ".parquet") for path in Path(args.out).glob("results/[!.]*"))
             print(
                 f"depthchart: stopped; {done} results are kept in {args.out}: the same call goes on from there",
                 file=sys.stderr,
@@ -87,7 +108,7 @@ def run(args: argparse.Namespace) -> int:
     if args.out:
         _draw(made, list(grid), Path(args.out), f"{trace.name} ({trace.source})")
         print(f"wrote {args.out}", file=sys.stderr)
-    return int((made.frame["status"] != "ok").any())
+    return int(made.frame.empty or (made.frame["status"] != "ok").any())
 
 
 def _read(args: argparse.Namespace) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -100,11 +121,12 @@ def _read(args: argparse.Namespace) -> tuple[dict[str, Any], dict[str, Any]]:
             raise ValueError(f"{args.config}: {fault.strerror or fault}") from fault
         except tomllib.TOMLDecodeError as fault:
             raise ValueError(f"{args.config}: {fault}") from fault
-    grid = dict(facts.pop("grid", {}))
+    grid = {name: _range(name, values) for name, values in dict(facts.pop("grid", {})).items()}
+    search = dict(facts.pop("search", {}))
     unknown = [name for name in facts if name not in _OPTIONS]
     if unknown:
         raise ValueError(
-            f"{args.config}: {unknown[0]} is no option; there are {', '.join(_OPTIONS)} and the table [grid]"
+            f"{args.config}: {unknown[0]} is no option; there are {', '.join(_OPTIONS)} and the tables [grid], [search]"
         )
     for word in args.grid:
         name, sign, values = word.partition("=")
@@ -114,7 +136,45 @@ def _read(args: argparse.Namespace) -> tuple[dict[str, Any], dict[str, Any]]:
     given = {name: getattr(args, name) for name in _OPTIONS if getattr(args, name) is not None}
     if not grid:
         raise ValueError("grid: is empty; give a table [grid] in the file, or --grid AXIS=A,B")
-    return {**facts, **given}, grid
+    return _searching({**facts, **given}, search, args), grid
+
+
+def _searching(options: dict[str, Any], search: dict[str, Any], args: argparse.Namespace) -> dict[str, Any]:
+    """The options with what [search], or the flags over it, makes of them: ``search`` or ``sample``."""
+    from depthchart.sweep import Search
+
+    flags = {"kind": args.search, "trials": args.trials, "seed": args.seed}
+    flags["objectives"] = args.objectives and args.objectives.split(",")
+    if not search and args.search is None:
+        wrong = next((name for name in ("trials", "objectives") if flags[name] is not None), None)
+        if wrong:
+            raise ValueError(f"--{wrong}: belongs to a search; add --search optuna")
+        return options
+    search |= {name: value for name, value in flags.items() if value is not None}
+    kind = one_of("search kind", search.pop("kind", "optuna"), _SEARCH)
+    for name in search:
+        one_of(f"an option of a {kind} search", name, _SEARCH[kind])
+    if kind == "optuna":
+        return options | {"search": Search(**{"seed": options.get("seed", 0), **search})}
+    if kind == "random":
+        return options | {
+            "sample": search.get("trials", 50),
+            "seed": search.get("seed", options.get("seed", 0)),
+        }
+    return options
+
+
+def _range(name: str, values: Any) -> Any:
+    """{low, high, step} as the whole numbers of a range, both ends included; other values as they are."""
+    if not isinstance(values, dict):
+        return values
+    for word in values:
+        one_of(f"{name}: part of a range", word, ("low", "high", "step"))
+    if not all(isinstance(values.get(word), int) for word in ("low", "high")) or values.get("step", 1) < 1:
+        raise ValueError(
+            f"{name}={values}: a range has whole numbers low and high, and perhaps a step of at least 1"
+        )
+    return range(values["low"], values["high"] + 1, values.get("step", 1))
 
 
 def _value(word: str) -> Any:
@@ -131,15 +191,30 @@ def _show(made: Sweep) -> None:
     settings = [name for name in frame.columns if name in AXES and frame[name].nunique(dropna=False) > 1]
     shown = [*settings, "reuse", "reused_tokens", "lost_tokens", "wrong_requests"]
     if frame["ttft_mean_s"].notna().any():
-        shown += ["ttft_mean_s", "prompt_tokens_per_s"]
+        shown += ["ttft_mean_s", "tpot_mean_s", "prompt_tokens_per_s"]
     ordered = frame.sort_values("reuse", ascending=False, kind="stable")
     rows = [tuple(_text(value) for value in row) for row in ordered[shown].itertuples(index=False)]
-    print(table_text([tuple(shown), *rows[:40]], numeric=range(len(settings), len(shown))))
+    if rows:
+        print(table_text([tuple(shown), *rows[:40]], numeric=range(len(settings), len(shown))))
+    if made.trials is not None:
+        _show_search(made, settings)
     print(f"\n{len(frame)} configurations, {made.computed} run now, {len(made.skipped)} skipped as illegal")
+    for words in made.assumptions:
+        print(f"times: {words}")
     for reason, count in made.skipped["reason"].value_counts().items():
         print(f"  {count} x {reason}")
     for reason, count in frame.loc[frame["status"] != "ok", "reason"].value_counts().items():
         print(f"  failed {count} x {reason}")
+
+
+def _show_search(made: Sweep, settings: list[str]) -> None:
+    aims, trials = list(made.objectives), made.trials
+    assert trials is not None
+    counts = ", ".join(f"{count} {state}" for state, count in trials["state"].value_counts().items())
+    print(f"\nthe search asked {len(trials)} times ({counts}); best of {' against '.join(aims)}:")
+    shown = [*settings, *aims]
+    rows = [tuple(_text(value) for value in row) for row in made.best[shown].itertuples(index=False)]
+    print(table_text([tuple(shown), *rows], numeric=range(len(settings), len(shown))))
 
 
 def _text(value: Any) -> str:

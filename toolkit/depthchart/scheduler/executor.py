@@ -17,13 +17,20 @@ __all__ = ["Batch", "Executor", "StepResult"]
 @dataclass(frozen=True, slots=True)
 class Batch:
     """One step: first the state ``copies``, then all rows together. ``samples`` names the requests whose row
-    ends at their last known token, so that the next one is sampled."""
+    ends at their last known token, so that the next one is sampled. The decode rows of an executor that foresees are
+    not planned one by one: ``contexts`` are their contexts in tokens, ``snapshots`` the states that they write."""
 
     step: int
     copies: tuple[StateCopy, ...]
     extends: tuple[Extend, ...]
     decodes: tuple[Decode, ...]
     samples: frozenset[str]
+    contexts: tuple[int, ...] = ()
+    snapshots: int = 0
+
+    @property
+    def decode_rows(self) -> int:
+        return len(self.decodes) + len(self.contexts)
 
     @property
     def sequences(self) -> tuple[Sequence, ...]:
@@ -33,12 +40,11 @@ class Batch:
     @property
     def work(self) -> Work:
         """The amount of work, for a cost model. A snapshot counts as one state written."""
-        snapshots = sum(len(row.snapshots) for row in self.extends) + sum(
-            row.snapshot is not None for row in self.decodes
-        )
+        snapshots = self.snapshots + sum(len(row.snapshots) for row in self.extends)
+        snapshots += sum(row.snapshot is not None for row in self.decodes)
         return Work(
             prefill=tuple((row.prefix, row.end - row.prefix) for row in self.extends),
-            decode=tuple(row.position + 1 for row in self.decodes),
+            decode=(*(row.position + 1 for row in self.decodes), *self.contexts),
             state_copies=len(self.copies) + snapshots,
         )
 
@@ -54,6 +60,10 @@ class StepResult:
 
 
 class Executor(Protocol):
-    """Runs the tokens of a batch and writes the snapshots that it asks for."""
+    """Runs the tokens of a batch and writes the snapshots that it asks for.
+
+    One that knows its tokens beforehand has a method ``said`` (``strides.Said``) as well, and none of its requests
+    stops early: its decode rows are then booked by strides.
+    """
 
     def run(self, batch: Batch) -> StepResult: ...

@@ -6,6 +6,7 @@ must do (which states to copy and to write) and keeps the books; it never looks 
 
 from __future__ import annotations
 
+from array import array
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -129,7 +130,8 @@ class Lifecycle:
         sequence.row = tree.pages_of(match.node)
         sequence.computed = sequence.protected = match.tokens
         self.active[request] = sequence
-        self.emit(Matched(request, match.tokens, match.kv_tokens, match.branch, match.node.node_id))
+        ends = match.node.node_id, match.kv_node.node_id
+        self.emit(Matched(request, match.tokens, match.kv_tokens, match.branch, *ends))
         self.emit(Admitted(request, match.tokens))
         return sequence
 
@@ -152,7 +154,7 @@ class Lifecycle:
                 f"end={end}: must lie in ({prefix}, {len(sequence.text)}] for request {sequence.request!r}"
             )
         decision = self.rule(self.geometry, prefix, end, sequence.branch)
-        self._take_row(sequence, end)
+        self.take_row(sequence, end)
         snapshots = self._plan_snapshots(sequence, prefix, end, decision)
         return Extend(sequence, prefix, end, decision, snapshots)
 
@@ -199,7 +201,7 @@ class Lifecycle:
             raise ValueError(
                 f"request {sequence.request!r} has no token {end - 1}: append it before its decode step"
             )
-        self._take_row(sequence, end)
+        self.take_row(sequence, end)
         snapshot = None
         if end % self.decode_grid == 0:
             track = sequence.next_track
@@ -253,8 +255,9 @@ class Lifecycle:
 
     # --- helpers ------------------------------------------------------------------------------------------
 
-    def _take_row(self, sequence: Sequence, end: int) -> None:
-        """Grow the row to hold ``end`` tokens, and take the request's missing state slots."""
+    def take_row(self, sequence: Sequence, end: int) -> None:
+        """Grow the row to hold ``end`` tokens, and take the request's missing state slots. Raises PoolExhausted, taking
+        nothing, where they cannot be had."""
         missing = (sequence.working is None) + TRACK_SLOTS - len(sequence.tracks)
         room = self.memory.states.free_slots + self.memory.tree.evictable_states
         if missing > room:
@@ -319,6 +322,6 @@ class Lifecycle:
         self.copies = [copy for copy in self.copies if copy.target != sequence.working]
         if sequence.lock is not None:
             self.memory.tree.unlock(sequence.lock)
-        sequence.tracked, sequence.tracks, sequence.planned, sequence.row = [], [], [], []
+        sequence.tracked, sequence.tracks, sequence.planned, sequence.row = [], [], [], array("i")
         sequence.working = sequence.lock = None
         del self.active[sequence.request]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import NamedTuple
 
@@ -23,7 +23,8 @@ from depthchart.scheduler.planner import MIN_STATE_SLOTS, Planner
 from depthchart.scheduler.queue import order_waiting, queue_policy
 from depthchart.scheduler.request import Job, Request, Status
 from depthchart.scheduler.reserve import OutputReserve
-from depthchart.tokens import Text
+from depthchart.scheduler.strides import Said, Strides
+from depthchart.tokens import Run, Text
 
 __all__ = ["Scheduler", "StepRecord"]
 
@@ -47,7 +48,8 @@ class StepRecord(NamedTuple):
 
 class Scheduler:
     """Requests in, steps out. ``now_s`` is the time at which the next step starts; whoever drives the loop may
-    move it on (to the next arrival). ``log`` receives every event.
+    move it on (to the next arrival). ``log`` receives every event. ``keep_done=False`` keeps nothing of requests that
+    ended, so that memory does not grow with their number.
 
     Raises ValueError for an unknown policy or pools too small for any request.
     """
@@ -66,6 +68,7 @@ class Scheduler:
         seed: int = 0,
         strict: bool = True,
         log: EventLog | None = None,
+        keep_done: bool = True,
     ) -> None:
         if memory.states.total_slots < MIN_STATE_SLOTS:
             raise ValueError(
@@ -80,10 +83,15 @@ class Scheduler:
         self.running: dict[str, Job] = {}
         self.done: dict[str, Job] = {}
         self._ended: list[str] = []
+        self._keep_done = keep_done
         self.now_s, self.steps = 0.0, 0
         self._rng = random.Random(seed)
-        self._planner = Planner(self.lifecycle, self.running, mixed, max_running, reserve or OutputReserve())
-        self._mixed = mixed
+        said: Said | None = getattr(executor, "said", None)
+        self._strides = None if said is None else Strides(self.lifecycle, said)
+        self._planner = Planner(
+            self.lifecycle, self.running, mixed, max_running, reserve or OutputReserve(), self._strides
+        )
+        self._mixed, self._submitted = mixed, 0
 
     @property
     def idle(self) -> bool:
@@ -100,11 +108,12 @@ class Scheduler:
         text = Text(self.memory.index, request.prompt, request.extra_key or "")
         if not len(text):
             raise ValueError(f"request_id={name!r}: the prompt must have at least one token")
-        job = Job(request, len(self.waiting) + len(self.running) + len(self.done), text, len(text))
+        job = Job(request, self._submitted, text, len(text), request.output_tokens)
+        self._submitted += 1
         self._clock()
         arrived = self.now_s if arrival_s is None else arrival_s
         self.log(Arrived(name, len(text), request.session or "", arrived))
-        need, room = len(text) + request.output_tokens, self.memory.allocator.total_tokens
+        need, room = len(text) + job.output_tokens, self.memory.allocator.total_tokens
         if need > room:
             return self._end(
                 job,
@@ -125,6 +134,8 @@ class Scheduler:
         elif request_id in self.running:
             job = self.running.pop(request_id)
             assert job.sequence is not None
+            if self._strides is not None:
+                self._strides.settle(job)
             self.lifecycle.abort(job.sequence)
             self._end(job, Status.ABORTED)
         else:
@@ -143,49 +154,79 @@ class Scheduler:
         if self.idle:
             return None
         self._clock()
-        extends, decodes = self._plan()
-        samples = frozenset(self._sampling(extends, decodes))
-        batch = Batch(self.steps, self.lifecycle.take_copies(), tuple(extends), tuple(decodes), samples)
-        record = self._record(batch)
+        batch = self._batch(*self._plan())
+        state = self._state()
         try:
             result = self.executor.run(batch)
         except BaseException:
-            self._cancel(extends)
+            self._cancel(batch.extends)
             raise
         if not 0 <= result.seconds < math.inf:
-            self._cancel(extends)
+            self._cancel(batch.extends)
             raise ValueError(f"seconds={result.seconds!r}: a step must take a finite time of at least 0 s")
+        prefill = sum(row.end - row.prefix for row in batch.extends)
+        rows = prefill, len(batch.extends), batch.decode_rows
+        record = StepRecord(self.steps, self.now_s, result.seconds, *rows, *state)
         self.now_s += result.seconds
         self._clock()
         self._book(batch, result)
         self.steps += 1
-        return record._replace(duration_s=result.seconds)
+        return record
 
-    def _plan(self) -> tuple[list[Extend], list[Decode]]:
+    def _batch(self, extends: list[Extend], decodes: list[Decode], coasting: bool) -> Batch:
+        samples = frozenset(self._sampling(extends, decodes)) if extends or decodes else frozenset()
+        rows = self.lifecycle.take_copies(), tuple(extends), tuple(decodes), samples
+        if self._strides is None or not coasting:
+            return Batch(self.steps, *rows)
+        return Batch(self.steps, *rows, self._strides.contexts(), self._strides.checkpoints())
+
+    def _plan(self) -> tuple[list[Extend], list[Decode], bool]:
         planner = self._planner
         planner.start()
+        if self._strides and not self.waiting and len(self._strides) == len(self.running):
+            planner.reserve.step()
+            return [], [], True  # every row is in the midst of a stride: nothing to plan
         try:
             with self._telling():
-                decodes = self._plan_rows()
+                decodes, coasting = self._plan_rows()
         except BaseException:
             self._cancel(planner.extends)
             raise
         finally:
-            for job in planner.retracted:
-                self.waiting[job.request_id] = job
-        assert planner.extends or decodes, "a step with work to do must run something"
-        return planner.extends, decodes
+            self._wait_again(planner.retracted)
+        coasting = coasting and bool(self._strides)
+        assert planner.extends or decodes or coasting, "a step with work to do must run something"
+        return planner.extends, decodes, coasting
 
-    def _plan_rows(self) -> list[Decode]:
+    def _plan_rows(self) -> tuple[list[Decode], bool]:
+        """The step's decode rows, and whether those in strides take part."""
         planner = self._planner
         decodes = planner.decodes() if self._mixed else []
         planner.continue_started()
-        for job in order_waiting(self.policy, self.waiting.values(), self.memory.tree, self._rng):
+        for job in self._in_order():
             if not planner.admit(job):
                 self._refused(job)
                 break
             del self.waiting[job.request_id]
-        return decodes if planner.extends or self._mixed else planner.decodes()
+        if self._mixed:
+            return decodes, True
+        return ([], False) if planner.extends else (planner.decodes(), True)
+
+    def _in_order(self) -> Iterator[Job]:
+        """The waiting jobs as they are to be tried; each must be taken out of ``waiting`` before the next is asked
+        for. ``waiting`` itself is in order of arrival."""
+        if self.policy == "fcfs":
+            while self.waiting:
+                yield next(iter(self.waiting.values()))
+        elif self.waiting:
+            yield from order_waiting(self.policy, self.waiting.values(), self.memory.tree, self._rng)
+
+    def _wait_again(self, jobs: list[Job]) -> None:
+        if not jobs:
+            return
+        waiting = sorted([*self.waiting.values(), *jobs], key=lambda job: job.order)
+        self.waiting.clear()
+        self.waiting.update((job.request_id, job) for job in waiting)
 
     def _sampling(self, extends: list[Extend], decodes: list[Decode]) -> Iterator[str]:
         for row in extends:
@@ -202,25 +243,30 @@ class Scheduler:
             while left:
                 plan = left.pop(0)
                 self.lifecycle.commit_extend(plan)
-                self._advance(self.running[plan.sequence.request], result)
+                name = plan.sequence.request
+                self._advance(self.running[name], result.tokens.get(name), name in result.stopped)
             for row in batch.decodes:
                 self.lifecycle.commit_decode(row)
-                self._advance(self.running[row.sequence.request], result)
+                name = row.sequence.request
+                self._advance(self.running[name], result.tokens.get(name), name in result.stopped)
+            if batch.contexts and self._strides is not None:
+                for job in self._strides.ended():
+                    self._advance(job, self._strides.book(job)[0])
         except BaseException:
             self._cancel(left)
             raise
 
-    def _advance(self, job: Job, result: StepResult) -> None:
+    def _advance(self, job: Job, token: Run | None, stopped: bool = False) -> None:
         """After a row was booked: take its sampled token, then finish or publish its checkpoint."""
         sequence = job.sequence
         assert sequence is not None
         name, prefill = job.request_id, sequence.computed <= job.goal
         ended = sequence.computed >= job.goal and job.remaining_output <= 0
-        if name in result.tokens:
-            job.text.append([result.tokens[name]])
+        if token is not None:
+            job.text.append([token])
             if job.sampled == 1:
                 self.log(FirstToken(name))
-            ended = job.remaining_output <= 0 or name in result.stopped
+            ended = job.remaining_output <= 0 or stopped
         with self._telling(name):
             if ended:
                 self.lifecycle.finish(sequence)
@@ -229,7 +275,7 @@ class Scheduler:
             elif prefill:
                 self.lifecycle.checkpoint(sequence)
 
-    def _cancel(self, extends: list[Extend]) -> None:
+    def _cancel(self, extends: Iterable[Extend]) -> None:
         for plan in extends:
             self.lifecycle.cancel_extend(plan)
 
@@ -247,10 +293,12 @@ class Scheduler:
 
     def _end(self, job: Job, status: Status, event: Aborted | Rejected | None = None) -> Job:
         job.status, job.sequence = status, None
-        self.done[job.request_id] = job
+        if self._keep_done:
+            self.done[job.request_id] = job
         self._ended.append(job.request_id)
         if event is not None:
             self.log(event)
+        self.memory.forget(other.text for queue in (self.waiting, self.running) for other in queue.values())
         return job
 
     @contextmanager
@@ -262,19 +310,8 @@ class Scheduler:
             self.log(Violation(type(error).__name__, str(error), request))
             raise
 
-    def _record(self, batch: Batch) -> StepRecord:
-        memory = self.memory
-        return StepRecord(
-            step=self.steps,
-            time_s=self.now_s,
-            duration_s=0.0,
-            prefill_tokens=sum(row.end - row.prefix for row in batch.extends),
-            prefill_rows=len(batch.extends),
-            decode_rows=len(batch.decodes),
-            waiting=len(self.waiting),
-            running=len(self.running),
-            free_kv_tokens=memory.free_kv_tokens,
-            evictable_kv_tokens=memory.tree.evictable_tokens,
-            free_state_slots=memory.free_state_slots,
-            evictable_state_slots=memory.tree.evictable_states,
-        )
+    def _state(self) -> tuple[int, ...]:
+        """Queues and pools, as the last fields of a StepRecord."""
+        memory, tree = self.memory, self.memory.tree
+        kv = memory.free_kv_tokens, tree.evictable_tokens
+        return (len(self.waiting), len(self.running), *kv, memory.free_state_slots, tree.evictable_states)

@@ -8,6 +8,7 @@ from depthchart.scheduler.admission import PrefillBudget
 from depthchart.scheduler.lifecycle import TRACK_SLOTS, Decode, Extend, Lifecycle
 from depthchart.scheduler.request import Job, Status
 from depthchart.scheduler.reserve import OutputReserve
+from depthchart.scheduler.strides import Strides
 
 __all__ = ["MIN_STATE_SLOTS", "Planner"]
 
@@ -26,13 +27,16 @@ class Planner:
         mixed: bool,
         max_running: int,
         reserve: OutputReserve,
+        strides: Strides | None = None,
     ) -> None:
         self.lifecycle, self.memory = lifecycle, lifecycle.memory
         self.running, self.mixed, self.max_running, self.reserve = running, mixed, max_running, reserve
+        self.strides, self._admitted = strides, 0
         self.refusal = ""
         self.retracted: list[Job] = []
         self.extends: list[Extend] = []
         self._planned: set[str] = set()
+        self._strides_planned = False  # whether the rows in strides have their places in this step
         self.start()
 
     def start(self) -> None:
@@ -40,12 +44,13 @@ class Planner:
         geometry = self.lifecycle.geometry
         self.budget = PrefillBudget(self.lifecycle.rule, geometry, geometry.chunked_prefill_size, 0)
         self.retracted, self.extends, self._planned, self.refusal = [], [], set(), ""
+        self._strides_planned = False
 
     # --- prefill ------------------------------------------------------------------------------------------
 
     def continue_started(self) -> None:
         """Plan the next extend of every started prefill, in order of admission, as far as the budget goes."""
-        for job in [job for job in self.running.values() if job.prefilling]:
+        for job in [job for job in self._apart() if job.prefilling]:
             if self.budget.step_tokens < 1 or job.request_id not in self.running:
                 continue
             sequence = job.sequence
@@ -65,7 +70,9 @@ class Planner:
         if missing:
             return self._refuse(missing)
         path = sum(node.tokens for node in match.node.path() if not node.kv_locks)
-        reserved = self.reserve.tokens(self.running.values(), self._page())
+        reserved = self.reserve.tokens(self._apart(), self._page())
+        if self.strides is not None:
+            reserved += self.strides.reserved(self.reserve, self._page())
         self.budget.room_tokens = self._free() - path - reserved
         output = min(job.remaining_output, self.reserve.clip_tokens)
         end, reason = self.budget.first_cut(match.tokens, len(job.text), output, match.branch)
@@ -87,6 +94,8 @@ class Planner:
         assert sequence is not None, "the slots were counted before"
         job.sequence, job.goal, job.status, job.refusal = sequence, len(job.text), Status.RUNNING, ""
         self.running[job.request_id] = job
+        self._admitted += 1
+        job.admitted = self._admitted
         try:
             plan = self._extend(job, end)
         except BaseException:  # a user's rule may raise anything: the request waits on, as if never tried
@@ -128,24 +137,35 @@ class Planner:
     # --- decode -------------------------------------------------------------------------------------------
 
     def decodes(self) -> list[Decode]:
-        """One row for every decoding request; retracts as many as it takes to give the others their pages."""
+        """One row for every decoding request; retracts as many as it takes to give the others their pages. Rows in
+        strides are not listed: those that have none begin one."""
         self._make_room()
-        jobs = [job for job in self.running.values() if job.decoding and job.request_id not in self._planned]
         plans = []
-        for job in jobs:
+        for job in self._apart():
+            if not job.decoding or job.request_id in self._planned:
+                continue
             assert job.sequence is not None
-            plans.append(self.lifecycle.plan_decode(job.sequence))
+            if self.strides is None:
+                plans.append(self.lifecycle.plan_decode(job.sequence))
+            else:
+                self.strides.begin(job)
             self._planned.add(job.request_id)
+        self._strides_planned = True
+        rows = len(plans) if self.strides is None else len(self.strides)
         if self.mixed:
-            self.budget.step_tokens -= len(plans)
-        if plans:
+            self.budget.step_tokens -= rows
+        if rows:
             self.reserve.step()
         return plans
+
+    def _apart(self) -> list[Job]:
+        """The running jobs that are in no stride, in order of admission."""
+        return [job for job in self.running.values() if job.stride is None]
 
     def _make_room(self) -> None:
         page = self._page()
         while True:
-            growing = [job for job in self.running.values() if job.decoding and _row_is_full(job, page)]
+            growing = [job for job in self._apart() if job.decoding and _row_is_full(job, page)]
             if len(growing) * page <= self._free():
                 return
             keep = max(growing, key=lambda job: (job.sampled, -job.order))
@@ -158,13 +178,17 @@ class Planner:
         """Whom to retract: the decoding request with the fewest output tokens (of equal ones the longest, then
         the newest), or else a started prefill; never ``keep``, nor one with a row in this step."""
         others = [
-            job for job in self.running.values() if job is not keep and job.request_id not in self._planned
+            job
+            for job in (self._apart() if self._strides_planned else self.running.values())
+            if job is not keep and job.request_id not in self._planned
         ]
         decoding = [job for job in others if job.decoding]
         return min(decoding or others, key=lambda job: (job.sampled, -job.goal, -job.order), default=None)
 
     def _retract(self, job: Job) -> None:
         assert job.sequence is not None
+        if self.strides is not None:
+            self.strides.settle(job)
         self.lifecycle.retract(job.sequence)
         job.sequence, job.status = None, Status.WAITING
         del self.running[job.request_id]

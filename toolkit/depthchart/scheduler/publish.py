@@ -58,11 +58,10 @@ class Publisher:
                 "superseded",
                 f"the request ended with a newer state at {last.wanted if last else 0}",
             )
-        existing = (
-            self._insert(sequence, last.wanted // self.page) if last is not None else sequence.protected
-        )
+        existing = sequence.protected
         if last is not None:
-            self._donate_at_end(sequence, last)
+            node, existing = self._insert(sequence, last.wanted // self.page)
+            self._donate_at_end(sequence, last, node)
         own = self._segments(sequence, last, existing)
         pages = sorted({k for start, end in own for k in range(start // self.page, -(-end // self.page))})
         self.memory.allocator.free([sequence.row[k] for k in pages])
@@ -92,14 +91,14 @@ class Publisher:
                 return self._tell(
                     sequence, snapshot, "refused", "no state slot is free or evictable to replace it"
                 )
-        existing = self._insert(sequence, pages)
-        self._move(sequence, sequence.text.ids(snapshot.wanted), existing)
+        node, existing = self._insert(sequence, pages)
+        self._move(sequence, node, existing)
         if taken:
             return self._drop(
                 sequence, snapshot, "refused", f"the node at {pages * self.page} has a state already"
             )
         # not always the locked node: a state that was kept may lie above what is protected by now
-        self._file(sequence, snapshot, self._end_node(sequence, pages))
+        self._file(sequence, snapshot, node)
         if snapshot.track is not None:
             assert fresh is not None
             sequence.tracks[snapshot.track] = fresh
@@ -109,10 +108,8 @@ class Publisher:
         """Whether the node that would hold the state has one."""
         return self.memory.tree.has_state(sequence.text.ids(snapshot.wanted))
 
-    def _donate_at_end(self, sequence: Sequence, last: Snapshot) -> None:
-        pages = last.wanted // self.page
-        node = self._end_node(sequence, pages)
-        if node is None:
+    def _donate_at_end(self, sequence: Sequence, last: Snapshot, node: Node) -> None:
+        if not node.end:
             self._drop(sequence, last, "refused", f"depth {last.wanted} is below the first tree page")
         elif node.state is not None:
             self.memory.tree.file_state(node, last.slot)  # refreshes the state that is there
@@ -122,8 +119,7 @@ class Publisher:
                 sequence.tracks.remove(last.slot)
             self._file(sequence, last, node)
 
-    def _file(self, sequence: Sequence, snapshot: Snapshot, node: Node | None) -> None:
-        assert node is not None
+    def _file(self, sequence: Sequence, snapshot: Snapshot, node: Node) -> None:
         problem = self.memory.misplaced(node, snapshot.slot)
         if problem is not None:
             self.emit(Violation(MisplacedStateError.__name__, problem, sequence.request))
@@ -147,8 +143,9 @@ class Publisher:
 
     # --- KV -----------------------------------------------------------------------------------------------
 
-    def _insert(self, sequence: Sequence, pages: int) -> int:
-        """Insert the first ``pages`` pages of the row; returns how many tokens the tree had already."""
+    def _insert(self, sequence: Sequence, pages: int) -> tuple[Node, int]:
+        """Insert the first ``pages`` pages of the row. Returns the node that ends there (the root where they are none),
+        and how many tokens the tree had already."""
         ids = sequence.text.ids(pages * self.page)
         inserted = self.memory.tree.insert(
             ids,
@@ -157,33 +154,22 @@ class Publisher:
             namespace=sequence.namespace,
             priority=sequence.priority,
         )
-        return max(inserted.existing, sequence.protected)
+        return inserted.node, max(inserted.existing, sequence.protected)
 
-    def _move(self, sequence: Sequence, ids: list[int], existing: int) -> None:
-        """Free the copies of what the tree had, take over the tree's pages for them, and move the lock."""
-        tree, key = self.memory.tree, len(ids) * self.page
-        end = min(existing, key)
-        if end > sequence.protected:
-            self.memory.allocator.free_segments(sequence.row, [(sequence.protected, end)])
-        if key <= sequence.protected:
+    def _move(self, sequence: Sequence, node: Node, existing: int) -> None:
+        """Free the copies of what the tree had, take over the tree's pages for them, and move the lock to the node that
+        was inserted just now."""
+        tree, copied = self.memory.tree, min(existing, node.end) > sequence.protected
+        if copied:
+            self.memory.allocator.free_segments(sequence.row, [(sequence.protected, min(existing, node.end))])
+        if node.end <= sequence.protected:
             return
-        node = self._end_node(sequence, len(ids))
-        assert node is not None
         tree.lock(node)
         if sequence.lock is not None:
             tree.unlock(sequence.lock)
-        sequence.lock, sequence.protected = node, key
-        sequence.row[: len(ids)] = tree.pages_of(node)
-
-    def _end_node(self, sequence: Sequence, pages: int) -> Node | None:
-        """The node that ends after the text's first ``pages`` pages, which were inserted just now."""
-        if not pages:
-            return None
-        node, ids, at = self.memory.tree.root, sequence.text.ids(pages * self.page), 0
-        while at < pages:
-            node = node.children[ids[at]]
-            at += len(node.ids)
-        return node
+        sequence.lock, sequence.protected = node, node.end
+        if copied:
+            sequence.row[: node.end // self.page] = tree.pages_of(node)
 
     def _segments(self, sequence: Sequence, last: Snapshot | None, existing: int = 0) -> tuple[Segment, ...]:
         """The token ranges that a finished request frees; touching ranges that part on a page are one."""

@@ -72,7 +72,7 @@ def _shuffled(jobs: list[Job], tree: RadixTree, rng: random.Random) -> list[Job]
 QUEUE_POLICIES: dict[str, Policy] = {
     "fcfs": lambda jobs, tree, rng: jobs,
     "lpm": _longest_prefix,
-    "lof": lambda jobs, tree, rng: sorted(jobs, key=lambda job: -job.request.output_tokens),
+    "lof": lambda jobs, tree, rng: sorted(jobs, key=lambda job: -job.output_tokens),
     "dfs-weight": _dfs_weight,
     "random": _shuffled,
     "priority": lambda jobs, tree, rng: sorted(jobs, key=lambda job: -job.request.priority),

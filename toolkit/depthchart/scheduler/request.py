@@ -30,6 +30,16 @@ class Request(Protocol):
     def extra_key(self) -> str | None: ...
 
 
+class Stride(Protocol):
+    """Decode steps from ``begun`` until ``ends``, both in decode steps of the scheduler, of which ``ran`` have run."""
+
+    begun: int
+    ends: int
+
+    @property
+    def ran(self) -> int: ...
+
+
 class Status(StrEnum):
     WAITING = "waiting"
     RUNNING = "running"
@@ -42,16 +52,20 @@ class Status(StrEnum):
 class Job:
     """A request on its way. ``order``: its place in the order of arrival; ``text``: the prompt and what was
     sampled so far; ``goal``: how many tokens prefill has to compute (longer than the prompt after a
-    retraction); ``refusal``: why it was not admitted the last time, in words."""
+    retraction); ``refusal``: why it was not admitted the last time, in words; ``admitted``: its place in the order of
+    admission; ``stride``: the decode steps that it has run ahead of its books (``strides``)."""
 
     request: Request
     order: int
     text: Text
     prompt_tokens: int
+    output_tokens: int
     status: Status = Status.WAITING
     sequence: Sequence | None = None
     goal: int = 0
     refusal: str = ""
+    admitted: int = 0
+    stride: Stride | None = None
 
     @property
     def request_id(self) -> str:
@@ -60,11 +74,16 @@ class Job:
     @property
     def sampled(self) -> int:
         """Output tokens so far."""
-        return len(self.text) - self.prompt_tokens
+        return len(self.text) - self.prompt_tokens + self.ahead
+
+    @property
+    def ahead(self) -> int:
+        """Decode steps that have run and are not in the text and the sequence yet."""
+        return 0 if self.stride is None else self.stride.ran
 
     @property
     def remaining_output(self) -> int:
-        return self.request.output_tokens - self.sampled
+        return self.output_tokens - self.sampled
 
     @property
     def prefilling(self) -> bool:

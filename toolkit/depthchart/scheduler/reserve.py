@@ -40,14 +40,16 @@ class OutputReserve:
 
     def tokens(self, running: Iterable[Job], page: int) -> int:
         """KV tokens, in whole pages, that the running requests may still take beyond their rows."""
-        total = 0
+        total, share, clip = 0, self.share, self.clip_tokens
         for job in running:
-            assert job.sequence is not None
-            prompt = max(job.goal - job.sequence.computed, 0)
-            output = min(max(job.remaining_output, 0), self.clip_tokens)
-            room = len(job.sequence.row) * page - job.sequence.computed
-            more = prompt + int(output * self.share) - room
-            total += -(-more // page) * page if more > 0 else 0
+            sequence, ahead = job.sequence, 0 if job.stride is None else job.stride.ran
+            assert sequence is not None
+            computed = sequence.computed + ahead
+            output = job.output_tokens - (len(job.text) - job.prompt_tokens + ahead)
+            more = int(min(output, clip) * share) if output > 0 else 0
+            more += max(job.goal - computed, 0) - (len(sequence.row) * page - computed)
+            if more > 0:
+                total += -(-more // page) * page
         return total
 
     def step(self) -> None:
@@ -59,5 +61,5 @@ class OutputReserve:
         sampled = asked = 0
         for job in running:
             sampled += job.sampled
-            asked += max(job.request.output_tokens, 1)
+            asked += max(job.output_tokens, 1)
         self.share = min(self.start, max(self.floor, (sampled + 20) / asked)) if asked else self.start

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from array import array
 from dataclasses import dataclass, field
 
 from depthchart.cache import Node
+from depthchart.cache.allocator import Pages
 from depthchart.cache.memory import Holding
 from depthchart.tokens import Text
 
@@ -40,7 +42,7 @@ class Sequence:
     text: Text
     prompt_tokens: int
     priority: int = 0
-    row: list[int] = field(default_factory=list)
+    row: Pages = field(default_factory=lambda: array("i"))
     computed: int = 0
     protected: int = 0
     lock: Node | None = None
@@ -55,7 +57,7 @@ class Sequence:
     def namespace(self) -> str:
         return self.text.namespace
 
-    def own_pages(self) -> list[int]:
+    def own_pages(self) -> Pages:
         return self.row[self.protected // self.text.index.page :]
 
     def holding(self) -> Holding:

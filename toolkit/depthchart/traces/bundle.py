@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 from pathlib import Path
 
 from depthchart.datafiles import data_path, data_places
@@ -9,7 +10,7 @@ from depthchart.traces.neutral import write_trace
 from depthchart.traces.synthesize import make
 from depthchart.traces.trace import Trace
 
-BUNDLED: dict[str, int] = {"agentic": 20260}
+BUNDLED: dict[str, int] = {"agentic": 20260, "chat": 20261, "rag": 20262, "few_shot": 20263}
 """Generator name of each bundled trace (also its file's name) and its seed."""
 
 
@@ -23,11 +24,18 @@ def bundled_trace(name: str) -> Trace:
     return make(name, BUNDLED[name])
 
 
-def main() -> None:
+def main(argv: list[str] | None = None) -> None:
     """Write every bundled trace and print what was written."""
+    parser = argparse.ArgumentParser(
+        prog="python -m depthchart.traces.bundle",
+        description="Write the bundled traces anew, from their seeds; the same seeds give the same files.",
+    )
+    place = data_places()[0] / "traces"
+    parser.add_argument("--out", type=Path, default=place, help=f"folder to write to (default: {place})")
+    folder = parser.parse_args(argv).out
     for name in BUNDLED:
         trace = bundled_trace(name)
-        print(f"{write_trace(trace, data_places()[0] / 'traces' / f'{name}.jsonl.gz')}: {trace}")
+        print(f"{write_trace(trace, folder / f'{name}.jsonl.gz')}: {trace}")
 
 
 if __name__ == "__main__":

@@ -20,6 +20,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
+from depthchart.cache.allocator import Pages
 from depthchart.cache.memory import Memory
 from depthchart.depth import RULES, Decision, Rule
 from depthchart.errors import PoolExhausted, RuleError
@@ -273,7 +274,7 @@ class _Life:
     def _no_pages(self) -> Iterator[None]:
         allocator = self.memory.allocator
 
-        def refuse(pages: int) -> list[int]:
+        def refuse(pages: int) -> Pages:
             raise PoolExhausted(f"{pages} pages wanted: injected")
 
         allocator.allocate = refuse  # type: ignore[method-assign]

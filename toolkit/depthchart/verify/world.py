@@ -262,7 +262,7 @@ class World:
             for pages in range(1, len(path) + 1):
                 seen.setdefault(path[pages - 1], path[:pages])
         for sequence in self.life.active.values():
-            path = sequence.text.ids(len(sequence.text))
+            path = list(sequence.text.ids(len(sequence.text)))
             for pages in range(1, len(path) + 1):
                 seen.setdefault(path[pages - 1], path[:pages])
         yield None, []

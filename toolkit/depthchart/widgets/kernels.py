@@ -46,13 +46,15 @@ def kernel_explorer(table: str | Path | None = None, *, theme: str = AUTO) -> Ke
 
 
 class KernelExplorer(w.VBox):
-    """Controls ``source`` and ``ops``, and ``measure`` with ``length`` and ``rounds``; ``rows`` is what is shown."""
+    """Controls ``source``, ``tokens``, ``ops``; ``measure`` with ``length``, ``rounds``; ``rows`` is what is shown."""
 
     def __init__(self, recorded: pd.DataFrame, theme: str = AUTO) -> None:
         self.tables = {RECORDED: recorded}
         self.source = w.Dropdown(description="source", options=[RECORDED], layout=w.Layout(width="260px"))
         ops = sorted(recorded["op"].unique())
         self.ops = w.SelectMultiple(description="operators", options=ops, value=ops, rows=len(ops))
+        self.tokens = w.Dropdown(description="of tokens", layout=w.Layout(width="180px"))
+        self._offer_lengths()
         self.length = w.Dropdown(
             description="tokens", options=LENGTHS, value=512, layout=w.Layout(width="180px")
         )
@@ -64,18 +66,18 @@ class KernelExplorer(w.VBox):
         self.theme = Theme(theme, self.picture, self.redraw)
         self.facts, self.table, self.message = w.HTML(), w.HTML(), w.HTML()
         self.report = ReportBar(self._write_report, "out/kernels.html")
-        top = w.HBox([self.source, self.ops], layout=w.Layout(flex_flow="row wrap"))
+        top = w.HBox([self.source, self.tokens, self.ops], layout=w.Layout(flex_flow="row wrap"))
         super().__init__([top, self.measure, self.message, self.facts, self.picture, self.table, self.report])
         self.add_class("depthchart-kernel-explorer")
-        for control in (self.source, self.ops):
+        for control in (self.source, self.tokens, self.ops):
             control.observe(self._changed, names="value")
         self.redraw()
 
     @property
     def rows(self) -> pd.DataFrame:
-        """The measurements of the chosen source and operators."""
+        """The measurements of the chosen source, sequence length and operators."""
         table = self.tables[self.source.value]
-        return table[table["op"].isin(self.ops.value)]
+        return table[table["op"].isin(self.ops.value) & table["length"].eq(self.tokens.value)]
 
     def redraw(self) -> None:
         """Show what is chosen; an error is shown in its own words."""
@@ -90,8 +92,16 @@ class KernelExplorer(w.VBox):
         except Exception as error:  # an error in a callback would otherwise be seen by nobody
             self.message.value = error_panel(error)
 
-    def _changed(self, change: object) -> None:
+    def _changed(self, change: Any) -> None:
+        if change["owner"] is self.source:
+            self._offer_lengths()
         self.redraw()
+
+    def _offer_lengths(self) -> None:
+        """The lengths that the chosen table holds; the longest is shown first."""
+        lengths = sorted(self.tables[self.source.value]["length"].unique().tolist())
+        self.tokens.options = lengths
+        self.tokens.value = lengths[-1] if lengths else None
 
     def _measure(self, advance: Advance) -> str:
         """Run the kernels' own benchmark; each line that it prints is one case done."""
@@ -105,6 +115,7 @@ class KernelExplorer(w.VBox):
             self.tables[LIVE] = pd.read_csv(out)
         self.source.options = list(self.tables)
         self.source.value = LIVE
+        self._offer_lengths()
         self.redraw()
         return f"measured {len(self.tables[LIVE])} cases on this machine"
 

@@ -1,0 +1,128 @@
+"""Decode rows that need nothing for a while: booked when something happens to them, not at every step.
+
+Where the executor knows its tokens beforehand (a simulator), a decoding request's next steps are alike until it needs a
+page, reaches a checkpoint or ends: a stride. Its row takes part in every step; its books are brought up to date at the
+stride's end, or before, where somebody takes its memory away (``settle``). What happens, and when, is the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from depthchart.scheduler.lifecycle import Lifecycle
+from depthchart.scheduler.request import Job
+from depthchart.scheduler.reserve import OutputReserve
+from depthchart.tokens import Runs
+
+__all__ = ["Said", "Strides"]
+
+Said: TypeAlias = Callable[[str, int, int], Runs]
+"""(request, first, count) -> the tokens ``[first, first + count)`` of the request's output."""
+
+
+class Stride:
+    """``ends``: the decode step after which it is over, counted as ``Strides.steps``."""
+
+    __slots__ = ("begun", "clock", "ends")
+
+    def __init__(self, clock: Strides, ends: int) -> None:
+        self.clock, self.begun, self.ends = clock, clock.steps, ends
+
+    @property
+    def ran(self) -> int:
+        """Steps so far."""
+        return self.clock.steps - self.begun
+
+
+class Strides:
+    """The strides under way. ``steps`` counts the decode steps that have run."""
+
+    def __init__(self, lifecycle: Lifecycle, said: Said) -> None:
+        self.lifecycle, self.said = lifecycle, said
+        self.steps = 0
+        self._contexts: dict[str, int] = {}  # request -> tokens in its row's context, less the clock
+        self._needs: dict[
+            str, tuple[int, int]
+        ] = {}  # output left and room in the row's pages, both plus the clock
+        self._table: npt.NDArray[np.int64] | None = None  # the same, [strides, 2]
+        self._ends: dict[int, list[tuple[Job, Stride]]] = {}
+        self._checkpoints: dict[int, int] = {}  # clock -> strides that end on the decode grid then
+
+    def begin(self, job: Job) -> None:
+        """Take the page that the next step may need, and see how far that goes. Raises PoolExhausted without a page."""
+        sequence, life = job.sequence, self.lifecycle
+        assert sequence is not None
+        life.take_row(sequence, sequence.computed + 1)
+        room = len(sequence.row) * life.geometry.tree_page - sequence.computed
+        to_grid = life.decode_grid - sequence.computed % life.decode_grid
+        length = min(room, to_grid, job.remaining_output)
+        job.stride = stride = Stride(self, self.steps + length)
+        self._contexts[job.request_id] = sequence.computed + 1 - self.steps
+        self._needs[job.request_id] = (job.remaining_output + self.steps, room + self.steps)
+        self._table = None
+        self._ends.setdefault(stride.ends, []).append((job, stride))
+        if length == to_grid:
+            self._checkpoints[stride.ends] = self._checkpoints.get(stride.ends, 0) + 1
+
+    def __len__(self) -> int:
+        """Strides under way."""
+        return len(self._contexts)
+
+    def contexts(self) -> tuple[int, ...]:
+        """Tokens in the context of each row of the next decode step, the new one included."""
+        return tuple([before + self.steps for before in self._contexts.values()])
+
+    def reserved(self, reserve: OutputReserve, page: int) -> int:
+        """``OutputReserve.tokens`` of the jobs in strides."""
+        if not self._needs:
+            return 0
+        if self._table is None:
+            self._table = np.array(list(self._needs.values()), np.int64)
+        output, room = self._table.T - self.steps
+        more = (np.minimum(output, reserve.clip_tokens) * reserve.share).astype(np.int64) - room
+        return int((-(-more[more > 0] // page)).sum()) * page
+
+    def checkpoints(self) -> int:
+        """Snapshots that the next decode step writes."""
+        return self._checkpoints.get(self.steps + 1, 0)
+
+    def ended(self) -> list[Job]:
+        """A decode step has run. The jobs whose strides end with it, in order of admission, still to be booked."""
+        self.steps += 1
+        self._checkpoints.pop(self.steps, None)
+        ended = [job for job, stride in self._ends.pop(self.steps, ()) if job.stride is stride]
+        return sorted(ended, key=lambda job: job.admitted)
+
+    def settle(self, job: Job) -> None:
+        """Bring the books of a job up to date in the midst of its stride, which is over then."""
+        stride, sequence = job.stride, job.sequence
+        if stride is None:
+            return
+        assert sequence is not None
+        if (sequence.computed + stride.ends - stride.begun) % self.lifecycle.decode_grid == 0:
+            self._checkpoints[stride.ends] -= 1
+        if stride.ran:
+            job.text.append(self.book(job))
+        else:
+            self._over(job)
+
+    def book(self, job: Job) -> Runs:
+        """Book the tokens that ran; the one sampled last is returned, not appended: it has no KV yet."""
+        stride, sequence = job.stride, job.sequence
+        assert stride is not None
+        assert sequence is not None
+        ran, name = stride.ran, job.request_id
+        first = job.sampled - ran
+        self._over(job)
+        if ran > 1:
+            job.text.append(self.said(name, first, ran - 1))
+        self.lifecycle.commit_decode(self.lifecycle.plan_decode(sequence, ran))
+        return self.said(name, first + ran - 1, 1)
+
+    def _over(self, job: Job) -> None:
+        job.stride = self._table = None
+        del self._contexts[job.request_id], self._needs[job.request_id]
