@@ -29,6 +29,7 @@ FLAGS = [
 IDLE = "() => window.jupyterapp?.shell.currentWidget?.sessionContext?.session?.kernel?.status === 'idle'"
 # Where the parts of a clickable picture lie: its front end keeps them on its element for all who look.
 SPOTS = "node => node.spots"
+HAS_SPOT = "([node, key]) => (node.spots || []).some(spot => spot[0] === key || spot[0].split(',')[0] === key)"
 # Lab asks whether it may fetch news, in a box that covers the lower right corner.
 QUIET = {"fetchNews": "false", "checkForUpdates": False, "doNotDisturbMode": True}
 
@@ -91,8 +92,9 @@ class Visit:
 def click_spot(visit, picture, key):
     """Really click the part of a picture whose key begins so, where the widget's own model says that it lies; gives its
     key. The pointer rests there first, and what is under it is outlined."""
-    spots = picture.evaluate(SPOTS)
-    spot = next(s for s in spots if s[0] == key or s[0].split(",")[0] == key)
+    node = picture.element_handle()
+    visit.page.wait_for_function(HAS_SPOT, arg=[node, key])  # a picture comes after the words above it
+    spot = next(s for s in picture.evaluate(SPOTS) if key in (s[0], s[0].split(",")[0]))
     image = picture.locator("img")
     image.scroll_into_view_if_needed()
     box = image.bounding_box()
