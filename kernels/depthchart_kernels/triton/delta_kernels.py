@@ -92,9 +92,9 @@ def scan_kernel(
                 state, kc, write_k + g_base + g_rows, whole, inside, u, sums, i, rows, keys, KIND, CHANNEL
             )
         else:
-            k_at, v_at = (k + qk_base, qk_rows, qk_step), (v + v_base, v_rows, HV * V)
+            k_whole, v_at = (k + qk_base, qk_rows, qk_step), (v + v_base, v_rows, HV * V)
             q_at, output_at = (q + qk_base, qk_rows, qk_step), (output + v_base, v_rows, HV * V)
-            rests = wide_rests(k_at, v_at, gates, HV, state, i, rows, keys, columns, C, B, BV, KIND, CHANNEL)
+            rests = wide_rests(k_whole, v_at, gates, HV, state, i, rows, keys, columns, C, B, BV, KIND, CHANNEL)
             us = wide_solve(
                 q_at, output_at, gates, HV, tri + square_base + square, scores + square_base + square, state, rests,
                 scale, i, rows, keys, columns, C, B, BV, KIND, CHANNEL, True,
