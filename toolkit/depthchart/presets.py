@@ -27,6 +27,7 @@ from depthchart.rules import (
     vllm_junction,
     vllm_steps,
 )
+from depthchart.scheduler.planner import MIN_STATE_SLOTS
 
 __all__ = ["ENGINES", "FAULTY", "PRESETS", "Preset", "Setup", "llamacpp", "preset", "sglang_at"]
 
@@ -81,7 +82,8 @@ class Preset:
         if self.joint_pool:
             state = page if page >= SMALLEST_BLOCK else max(page, round(Worth().state_tokens))
             half = (kv_tokens + state_slots * state) // 2
-            kv, slots = half // page * page, half // state
+            # no fewer states than one request takes, or the tiny pools of a search could serve nobody
+            kv, slots = half // page * page, max(half // state, min(state_slots, MIN_STATE_SLOTS))
         policies = dict(self.policies)
         if self.on_page:
             policies["branch_grid"] = geometry.tree_page
