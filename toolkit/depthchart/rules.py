@@ -5,6 +5,7 @@ Each function returns a ``Rule``. Depths are counts of tokens.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 from math import lcm
 
@@ -111,8 +112,7 @@ def every_n(tokens: int) -> Rule:
 
     def decide(g: Geometry, prefix: int, end: int, branch: int | None) -> Decision:
         page = g.tree_page
-        depths = {depth // page * page for depth in (*range(prefix + tokens, end, tokens), end)}
-        kept = sorted(depth for depth in depths if depth > prefix)
+        kept = _on_pages((*range(prefix + tokens, end, tokens), end), page, prefix, end)
         if not kept:
             return Decision(None, False, f"no page of {page} ends in ({prefix}, {end}]")
         return Decision(kept[-1], True, f"every {tokens} tokens from {prefix}, and the end", tuple(kept[:-1]))
@@ -138,7 +138,7 @@ def marked(*depths: int) -> Rule:
 
     def decide(g: Geometry, prefix: int, end: int, branch: int | None) -> Decision:
         page = g.tree_page
-        kept = sorted(d for d in {depth // page * page for depth in (*depths, end)} if prefix < d <= end)
+        kept = _on_pages((*depths, end), page, prefix, end)
         if not kept:
             return Decision(None, False, f"no mark and no page ends in ({prefix}, {end}]")
         return Decision(kept[-1], True, f"{len(kept)} of: marks, last page", tuple(kept[:-1]))
@@ -173,12 +173,12 @@ def spaced(spacing: int, head: int = 0) -> Rule:
         step, fine = (-(-tokens // page) * page for tokens in (spacing, HEAD_STEP))
         wanted = set(range(prefix // step * step + step, end + 1, step))
         wanted.update(range(prefix // fine * fine + fine, min(end, head) + 1, fine))
-        wanted.add(end // page * page)
+        wanted.add(end)
         if not cut:
-            wanted.add((end - 1) // page * page)
+            wanted.add(end - 1)
         if branch is not None:
-            wanted.add(branch // page * page)
-        kept = sorted(depth for depth in wanted if prefix < depth <= end)
+            wanted.add(branch)
+        kept = _on_pages(wanted, page, prefix, end)
         if not kept:
             return Decision(None, False, f"nothing to keep in ({prefix}, {end}]")
         return Decision(
@@ -192,3 +192,8 @@ def spaced(spacing: int, head: int = 0) -> Rule:
         snapshots="any",
         decode_grid=lambda g: g.tree_page,
     )
+
+
+def _on_pages(depths: Iterable[int], page: int, prefix: int, end: int) -> list[int]:
+    """The depths floored to the page, those in (prefix, end], ascending and each once."""
+    return sorted(depth for depth in {wanted // page * page for wanted in depths} if prefix < depth <= end)
