@@ -32,7 +32,7 @@ def roofline_chart(frame: pd.DataFrame, *, title: str | None = None, theme: str 
     rows = rows.loc[rows.groupby(["op", "chunk_width"], sort=False)["roofline_share"].idxmax()]
     rows = rows.assign(intensity=rows["flops"] / rows["bytes"], gflops=rows["flops"] / rows["best_s"] / 1e9)
     with style(theme) as c:
-        fig = figure(7.5, 4.2, theme=theme)
+        fig = figure(7.5, 5.0, theme=theme)
         ax = fig.subplots()
         ax.set(xscale="log", yscale="log", xlabel="FLOPs a byte", ylabel="GFLOP/s")
         _roofs(ax, rows, c)
@@ -46,7 +46,7 @@ def roofline_chart(frame: pd.DataFrame, *, title: str | None = None, theme: str 
             axis.set_major_locator(LogLocator(subs=(1, 2, 5)))
             axis.set_major_formatter(lambda value, _: f"{value:g}")
             axis.set_minor_formatter("")
-        ax.set_ylim(rows["gflops"].min() / 2, rows["matmul_flops_per_s"].max() / 1e9 * 2)
+        ax.set_ylim(rows["gflops"].min() / 1.3, rows["matmul_flops_per_s"].max() / 1e9 * 1.4)
         _legend(ax, 4)
         _title(fig, title)
     return fig
