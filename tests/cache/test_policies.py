@@ -203,8 +203,8 @@ def test_a_text_that_is_no_tip_is_not_resumed_from_where_matching_is_tip():
     cache.put(1, 2, 3, 4)
     assert cache.use(1, 2, 9) == 0
     assert cache.use(1, 2, 3, 4, 5) == 4
-    assert cache.tree.has_state(cache.ids(1, 2))
-    assert not cache.tree.has_state(cache.ids(1, 2, 3))
+    assert cache.tree.has_state(cache.ids(1, 2), 2)
+    assert not cache.tree.has_state(cache.ids(1, 2, 3), 3)
 
 
 @pytest.mark.parametrize(("policy", "fewest"), [("lru", 0), ("gain", 15)])

@@ -23,6 +23,9 @@ from depthchart.traces.trace import TraceRequest
 __all__ = ["Served", "Service", "serve", "serve_each"]
 
 
+COUNTED = frozenset((Donated, NodeRemoved, StateDropped, Violation))
+
+
 class Served(NamedTuple):
     """One request, in tokens: ``kv_tokens`` is what the KV alone matched (H), ``reused_tokens`` what was reused (C).
     ``wrong`` where the state taken over had read another text; ``fits`` is False where the pool can never hold it
@@ -111,10 +114,11 @@ def serve_each(
     last: list[Matched] = []
 
     def emit(event: Any) -> None:
-        if isinstance(event, Matched):
+        kind = type(event)
+        if kind is Matched:
             last.append(event)
-        elif isinstance(event, (Donated, NodeRemoved, StateDropped, Violation)):
-            counts[type(event).__name__] += 1
+        elif kind in COUNTED:
+            counts[kind.__name__] += 1
         if watch is not None:
             watch(event)
 
@@ -122,17 +126,17 @@ def serve_each(
     life = Lifecycle(memory, rule, strict=False, emit=emit)
     for request in trace:
         text = Text(memory.index, request.prompt, request.extra_key or "")
-        prompt = len(text)
-        if prompt + request.output_tokens > memory.allocator.total_tokens:
+        prompt, output = len(text), request.output_tokens
+        if prompt + output > memory.allocator.total_tokens:
             yield Served(request.request_id, prompt, 0, 0, False, False)
         else:
-            wrong = _serve_one(life, request, text)
+            wrong = _serve_one(life, request, text, output)
             match = last.pop()
             yield Served(request.request_id, prompt, match.kv_tokens, match.tokens, wrong, True)
             memory.forget()
 
 
-def _serve_one(life: Lifecycle, request: TraceRequest, text: Text) -> bool:
+def _serve_one(life: Lifecycle, request: TraceRequest, text: Text, output: int) -> bool:
     """Run one request to its end; whether it took over a state of another text."""
     prompt = len(text)
     sequence = life.begin(request.request_id, text, prompt, request.priority)
@@ -141,11 +145,11 @@ def _serve_one(life: Lifecycle, request: TraceRequest, text: Text) -> bool:
     wrong = bool(reused) and life.memory.states.tags[sequence.working or 0] != text.tag(reused)
     while sequence.computed < prompt:
         _extend(life, sequence, prompt)
-        if sequence.computed < prompt or request.output_tokens > 1:
+        if sequence.computed < prompt or output > 1:
             life.checkpoint(sequence)
-    if request.output_tokens > 1:
+    if output > 1:
         text.append(request.output)
-        _decode(life, sequence, prompt + request.output_tokens - 1)  # the last token's KV is never computed
+        _decode(life, sequence, prompt + output - 1)  # the last token's KV is never computed
     life.finish(sequence)
     return wrong
 

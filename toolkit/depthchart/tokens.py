@@ -199,20 +199,27 @@ class Text:
 
     def append(self, runs: Iterable[Run]) -> None:
         """Add tokens at the end (a decode step's output)."""
-        added = canonical(runs)
-        length = runs_length(added)
-        if added and self._runs:  # only where the two meet can runs merge
-            added = (*canonical((self._runs.pop(), added[0])), *added[1:])
-        self._runs += added
-        self._length += length
+        mine = self._runs
+        for segment, start, length in canonical(runs):
+            if mine and mine[-1][0] == segment and mine[-1][1] + mine[-1][2] == start:
+                start, before = mine.pop()[1:]
+                mine.append((segment, start, before + length))
+            else:
+                mine.append((segment, start, length))
+            self._length += length
 
     def ids(self, tokens: int) -> Ids:
         """The prefix ids of all whole pages within the first ``tokens`` tokens, int64 [pages]; a copy."""
         if not 0 <= tokens <= self._length:
             raise ValueError(f"tokens={tokens}: the text has {self._length} tokens")
+        return self.all_ids[: tokens // self.index.page]
+
+    @property
+    def all_ids(self) -> Ids:
+        """The prefix ids of all whole pages, int64 [pages]; the text's own, not to be changed."""
         if len(self._ids) < self._length // self.index.page:
             self._grow()
-        return self._ids[: tokens // self.index.page]
+        return self._ids
 
     def tag(self, depth: int) -> Tag:
         """The tag of a state that has consumed exactly the first ``depth`` tokens."""

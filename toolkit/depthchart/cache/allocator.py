@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Iterable, Sequence
+from itertools import pairwise
 from typing import TypeAlias
 
 import numpy as np
@@ -19,7 +20,10 @@ Pages: TypeAlias = "array[int]"
 Segment: TypeAlias = tuple[int, int]
 """Token positions ``[start, end)`` of one KV row."""
 
-MANY_PAGES = 96  # from here on numpy beats a loop
+Spans: TypeAlias = list[tuple[int, int]]  # pages [first, stop), each stretch consecutive
+
+MANY_PAGES = 64  # from here on numpy beats a loop
+PAGES_A_SPAN = 4  # where stretches are shorter on average, numpy looks at every page
 
 
 class PageAllocator:
@@ -36,7 +40,8 @@ class PageAllocator:
         self.page = page
         self.total_pages = kv_tokens // page
         # A stack of fixed length, since resizing a large one costs more than all else: free from _top on.
-        self._stack: Pages = array("i", np.arange(self.total_pages, dtype=np.int32).tobytes())
+        self._numbers: Pages = array("i", np.arange(self.total_pages, dtype=np.int32).tobytes())
+        self._stack = self._numbers[:]
         self._top = 0
         self._used = bytearray(self.total_pages)
 
@@ -60,18 +65,21 @@ class PageAllocator:
             raise PoolExhausted(f"{pages} pages of {self.page} tokens wanted, {self.free_pages} free")
         taken = self._stack[self._top : self._top + pages]
         self._top += pages
-        self._mark(taken, 1)
+        if pages:
+            self._mark(taken, self._spans(taken), 1)
         return taken
 
     def free(self, pages: Sequence[int]) -> None:
         """Take pages back. Raises DoubleFreeError, freeing none, where one is free already or named twice."""
         if not len(pages):
             return
-        if len(pages) < MANY_PAGES or not self._surely_used(pages):
-            self._check_used(pages)
-        self._mark(pages, 0)
-        self._stack[self._top - len(pages) : self._top] = array("i", pages)
-        self._top -= len(pages)
+        row = pages if isinstance(pages, array) else array("i", pages)
+        spans = self._spans(row)
+        if not self._surely_used(row, spans):
+            self._check_used(row)
+        self._mark(row, spans, 0)
+        self._stack[self._top - len(row) : self._top] = row
+        self._top -= len(row)
 
     def free_segments(self, row: Sequence[int], segments: Sequence[Segment]) -> int:
         """Free token ranges of one row; a last partial page goes back whole. Returns the tokens freed.
@@ -110,33 +118,54 @@ class PageAllocator:
                 raise DoubleFreeError(f"page {page} is not in use: it was freed before, or never handed out")
             seen.add(page)
 
-    def _surely_used(self, pages: Sequence[int]) -> bool:
-        """A quick look at many pages: True only where all are in use and none is named twice."""
-        span = _consecutive(pages)
-        if span is not None:
-            return span.stop <= self.total_pages and self._used.find(0, span.start, span.stop) < 0
-        numbers = np.sort(np.asarray(pages, np.int32))
-        if numbers[0] < 0 or numbers[-1] >= self.total_pages or not (numbers[1:] > numbers[:-1]).all():
-            return False
-        return bool(np.frombuffer(self._used, np.uint8)[numbers].all())
+    def _spans(self, pages: Pages) -> Spans | None:
+        """Where the pages are few stretches in which each follows the one before (as those are that were taken together),
+        the stretches, in order; None where they are many."""
+        first, count = pages[0], len(pages)
+        if 0 <= first == pages[-1] - count + 1 and pages == self._numbers[first : first + count]:
+            return [(first, first + count)]
+        if count < MANY_PAGES:
+            return _stretches(pages)
+        numbers = np.frombuffer(pages, np.int32)
+        breaks = np.flatnonzero(numbers[1:] - numbers[:-1] != 1)
+        if len(breaks) * PAGES_A_SPAN > count:
+            return None
+        bounds = [0, *(breaks + 1).tolist(), count]
+        return [(pages[start], pages[stop - 1] + 1) for start, stop in pairwise(bounds)]
 
-    def _mark(self, pages: Sequence[int], used: int) -> None:
-        if len(pages) < MANY_PAGES:
-            for page in pages:
-                self._used[page] = used
+    def _surely_used(self, pages: Pages, spans: Spans | None) -> bool:
+        """A quick look: True only where all are in use and none is named twice."""
+        if spans is None:
+            numbers = np.sort(np.frombuffer(pages, np.int32))
+            if numbers[0] < 0 or numbers[-1] >= self.total_pages or not (numbers[1:] > numbers[:-1]).all():
+                return False
+            return bool(np.frombuffer(self._used, np.uint8)[numbers].all())
+        end = 0
+        for first, stop in sorted(spans) if len(spans) > 1 else spans:
+            if first < end or self._used.find(0, first, stop) >= 0:
+                return False
+            end = stop
+        return end <= self.total_pages
+
+    def _mark(self, pages: Pages, spans: Spans | None, used: int) -> None:
+        if spans is None:
+            np.frombuffer(self._used, np.uint8)[np.frombuffer(pages, np.int32)] = used
             return
-        span = _consecutive(pages)
-        marks = np.frombuffer(self._used, np.uint8)
-        marks[np.asarray(pages, np.int32) if span is None else span] = used
+        mark = b"\1" if used else b"\0"
+        for first, stop in spans:
+            self._used[first:stop] = mark * (stop - first)
 
 
-def _consecutive(pages: Sequence[int]) -> slice | None:
-    """The pages as a slice where each follows the one before, as most do that were taken together."""
-    first, count = pages[0], len(pages)
-    if first < 0 or pages[-1] != first + count - 1:
-        return None
-    span = np.arange(first, first + count, dtype=np.int32)
-    return slice(first, first + count) if np.asarray(pages, np.int32).tobytes() == span.tobytes() else None
+def _stretches(pages: Pages) -> Spans:
+    spans: Spans = []
+    start = stop = pages[0]
+    for page in pages:
+        if page != stop:
+            spans.append((start, stop))
+            start = page
+        stop = page + 1
+    spans.append((start, stop))
+    return spans
 
 
 def check_segments(segments: Sequence[Segment], page: int, row_tokens: int) -> None:

@@ -105,10 +105,10 @@ class Node:
         upper.children[self.ids[0]] = self
         return upper
 
-    def shared_pages(self, ids: Sequence[int], at: int) -> int:
-        """How many of this edge's pages ``ids[at:]`` shares. Prefix ids agree up to one point and never
+    def shared_pages(self, ids: Sequence[int], at: int, stop: int) -> int:
+        """How many of this edge's pages ``ids[at:stop]`` shares. Prefix ids agree up to one point and never
         after it, so the point is found by bisection."""
-        limit = min(len(self.ids), len(ids) - at)
+        limit = min(len(self.ids), stop - at)
         if limit and self.ids[limit - 1] == ids[at + limit - 1]:
             return limit
         low, high = 0, limit

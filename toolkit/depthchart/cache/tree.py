@@ -110,10 +110,10 @@ class RadixTree:
 
     # --- looking up ---------------------------------------------------------------------------------------
 
-    def lookup(self, ids: Sequence[int]) -> Match:
-        """The match of a text's page ids, changing nothing."""
+    def lookup(self, ids: Sequence[int], pages: int | None = None) -> Match:
+        """The match of a text's page ids (of its first ``pages``), changing nothing."""
         usable, kv_tokens, node = self.root, 0, self.root
-        for node, shared in self._visit(ids):
+        for node, shared in self._visit(ids, len(ids) if pages is None else pages):
             kv_tokens = node.start + shared * self.page
             if shared < len(node.ids):
                 break
@@ -121,29 +121,34 @@ class RadixTree:
                 usable = node
         return Match(usable, usable.end, kv_tokens, self._branch(usable.end, kv_tokens), node)
 
-    def match(self, ids: Sequence[int]) -> Match:
+    def match(self, ids: Sequence[int], pages: int | None = None) -> Match:
         """As ``lookup``, for use: splits the edge in which the KV match ends, refreshes the KV of the whole
         path, and the state of the matched node alone."""
         usable, kv_tokens, node = self.root, 0, self.root
-        seen = self._visit(ids)
+        seen = self._visit(ids, len(ids) if pages is None else pages)
         self._note_use(seen)
+        clock = self.clock
         for node, shared in seen:
-            self._touch(node)
-            kv_tokens = node.start + shared * self.page
-            if shared < len(node.ids):
-                node = self._split(node, shared)
-                self._touch(node)
-                break
-            if self._resumable(node):
+            node.last_use = clock = clock + 1
+            if shared == len(node.ids) and self._resumable(node):
                 usable = node
+        self.clock = clock
+        if seen:
+            kv_tokens = node.start + shared * self.page
+            if kv_tokens < node.end:
+                node = self._split(node, shared)
         if usable.state is not None:
             self._refresh_used(usable)
         return Match(usable, usable.end, kv_tokens, self._branch(usable.end, kv_tokens), node)
 
-    def has_state(self, ids: Sequence[int]) -> bool:
-        """Whether a node that holds a state ends after exactly these pages."""
-        seen = self._visit(ids)
-        return bool(seen) and seen[-1][0].end == len(ids) * self.page and seen[-1][0].state is not None
+    def has_state(self, ids: Sequence[int], pages: int, below: Node | None = None) -> bool:
+        """Whether a node that holds a state ends after exactly the first ``pages`` pages of a text; ``below``: a node on
+        the text's path to start from."""
+        node = below or self.root
+        if node.end < pages * self.page:
+            seen = self._visit(ids, pages, node)
+            node = seen[-1][0] if seen else node
+        return node.end == pages * self.page and node.state is not None
 
     def pages_of(self, node: Node) -> Pages:
         """The KV pages of the whole path down to the node."""
@@ -157,16 +162,17 @@ class RadixTree:
         yield from (node.ids[-1] for node in self.root.walk())
         yield from self._leaves.remembered()
 
-    def _visit(self, ids: Sequence[int]) -> list[tuple[Node, int]]:
-        """The nodes that a text passes and how many pages of each it shares: all but the last whole."""
-        seen, node, at, total = [], self.root, 0, len(ids)
-        while at < total and (child := node.children.get(ids[at])) is not None:
+    def _visit(self, ids: Sequence[int], stop: int, node: Node | None = None) -> list[tuple[Node, int]]:
+        """The nodes that a text's first ``stop`` pages pass below ``node`` (the root), and how many pages of each they
+        share: all but the last whole."""
+        node, seen = node or self.root, []
+        at = node.end // self.page
+        while at < stop and (child := node.children.get(ids[at])) is not None:
             whole = len(child.ids)
             end = at + whole
-            if (
-                end > total or child.ids[-1] != ids[end - 1]
-            ):  # the usual case, all shared, costs one comparison
-                seen.append((child, shared := child.shared_pages(ids, at)))
+            # the usual case, all shared, costs one comparison
+            if end > stop or child.ids[-1] != ids[end - 1]:
+                seen.append((child, shared := child.shared_pages(ids, at, stop)))
                 if shared < whole:
                     break
             else:
@@ -184,24 +190,40 @@ class RadixTree:
     # --- growing ------------------------------------------------------------------------------------------
 
     def insert(
-        self, ids: Ids, pages: Pages, *, request: str = "", namespace: str = "", priority: int = 0
+        self,
+        ids: Ids,
+        row: Pages,
+        pages: int | None = None,
+        *,
+        below: Node | None = None,
+        request: str = "",
+        namespace: str = "",
+        priority: int = 0,
     ) -> Inserted:
-        """Put a text's whole pages into the tree. The tree takes over ``pages[existing // page:]``; the
-        inserter keeps the pages of what was there already."""
-        if len(ids) != len(pages):
-            raise ValueError(f"pages: {len(pages)} pages for {len(ids)} page ids; must be as many")
-        node, at = self.root, 0
-        for child, shared in self._visit(ids):
-            self._touch(child)
-            child.hits += 1
-            child.priority = max(child.priority, priority)
-            node, at = child, at + shared
-            if shared < len(child.ids):
-                node = self._split(child, shared)
-                self._touch(node)
+        """Put a text's whole pages (its first ``pages``) into the tree, which takes over ``row[existing // page:pages]``;
+        the inserter keeps the pages of what was there already. ``below``: a node on the text's path, not past those pages,
+        to start from; the nodes above it count as used all the same."""
+        if pages is None:
+            pages = len(ids)
+            if len(row) != pages:
+                raise ValueError(f"row: {len(row)} pages for {pages} page ids; must be as many")
+        node = below or self.root
+        seen = self._visit(ids, pages, node)
+        at, clock = node.end // self.page, self.clock
+        for step in (*node.path(), *(child for child, _ in seen)):
+            step.last_use = clock = clock + 1
+            step.hits += 1
+            if priority > step.priority:
+                step.priority = priority
+        self.clock = clock
+        if seen:
+            node, shared = seen[-1]
+            at = node.start // self.page + shared
+            if shared < len(node.ids):
+                node = self._split(node, shared)
         existing = at * self.page
-        if at < len(ids):
-            node = self._add(node, ids[at:], pages[at:], request, namespace, priority)
+        if at < pages:
+            node = self._add(node, ids[at:pages], row[at:pages], request, namespace, priority)
         return Inserted(node, existing)
 
     def file_state(self, node: Node, slot: int) -> bool:
@@ -232,7 +254,9 @@ class RadixTree:
         return node
 
     def _split(self, node: Node, pages: int) -> Node:
+        """Cut the edge; both halves were used just now."""
         upper = node.split(pages, self.page, self._fresh_id())
+        self._touch(upper)
         self.emit(NodeSplit(node.node_id, upper.node_id, upper.end))
         return upper
 
@@ -256,13 +280,11 @@ class RadixTree:
         """Protect the KV of the whole path, and the state of this one node (where it has one)."""
         for step in node.climb():
             if not step.kv_locks:
-                self.evictable_tokens -= step.tokens
-                self.protected_tokens += step.tokens
+                self._protect(step)
             step.kv_locks += 1
-        if state and node is not self.root:
-            self.protected_states += node.state is not None and not node.state_locks
-            node.state_locks += 1
         if node is not self.root:
+            if state:
+                self._lock_state(node)
             self.emit(Locked(node.node_id, state))
 
     def unlock(self, node: Node, *, state: bool = True) -> None:
@@ -271,16 +293,44 @@ class RadixTree:
             assert step.kv_locks > 0, f"{step!r} is not locked"
             step.kv_locks -= 1
             if not step.kv_locks:
-                self.evictable_tokens += step.tokens
-                self.protected_tokens -= step.tokens
-                if step.is_leaf:
+                tokens = step.end - step.start
+                self.evictable_tokens += tokens
+                self.protected_tokens -= tokens
+                if not step.children:
                     self._leaves.offer(step)
-        if state and node is not self.root:
-            assert node.state_locks > 0, f"{node!r}: its state is not locked"
-            node.state_locks -= 1
-            self.protected_states -= node.state is not None and not node.state_locks
         if node is not self.root:
+            if state:
+                self._unlock_state(node)
             self.emit(Unlocked(node.node_id, state))
+
+    def _protect(self, node: Node) -> None:
+        tokens = node.end - node.start
+        self.evictable_tokens -= tokens
+        self.protected_tokens += tokens
+
+    def _lock_state(self, node: Node) -> None:
+        self.protected_states += node.state is not None and not node.state_locks
+        node.state_locks += 1
+
+    def _unlock_state(self, node: Node) -> None:
+        assert node.state_locks > 0, f"{node!r}: its state is not locked"
+        node.state_locks -= 1
+        self.protected_states -= node.state is not None and not node.state_locks
+
+    def move_lock(self, node: Node, below: Node) -> None:
+        """The lock of ``node`` goes to one ``below`` it: as ``lock`` of that one and ``unlock`` of this, which is then no
+        leaf and still under the lock."""
+        for step in below.climb():
+            if step is node:
+                break
+            if not step.kv_locks:
+                self._protect(step)
+            step.kv_locks += 1
+        self._lock_state(below)
+        self.emit(Locked(below.node_id, True))
+        if node is not self.root:
+            self._unlock_state(node)
+            self.emit(Unlocked(node.node_id, True))
 
     @property
     def evictable_states(self) -> int:

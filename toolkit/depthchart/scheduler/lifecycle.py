@@ -83,6 +83,7 @@ class Lifecycle:
     ) -> None:
         self.memory = memory
         self.geometry = memory.geometry
+        self.page = memory.geometry.tree_page
         self.rule = rule_of(rule)
         self.decode_grid = self.rule.decode_grid(self.geometry)
         self.spare_pages = spare_pages
@@ -116,7 +117,7 @@ class Lifecycle:
                 f"nearest legal: {min(max(prompt, 1), len(text))}"
             )
         tree = self.memory.tree
-        match = tree.match(text.ids(len(text) - 1))
+        match = tree.match(text.all_ids, (len(text) - 1) // self.page)
         tree.lock(match.node)
         sequence = Sequence(request, text, prompt, priority, lock=match.node, branch=match.branch)
         if match.tokens:
@@ -229,9 +230,9 @@ class Lifecycle:
 
     def abort(self, sequence: Sequence) -> tuple[tuple[int, int], ...]:
         """Give everything back and donate nothing. Returns the freed token ranges."""
-        page, held = self.geometry.tree_page, sequence.computed
+        held = sequence.computed
         segments = ((sequence.protected, held),) if held > sequence.protected else ()
-        self.memory.allocator.free(sequence.row[sequence.protected // page :])
+        self.memory.allocator.free(sequence.row[sequence.protected // self.page :])
         self._release(sequence)
         self.emit(Freed(sequence.request, segments))
         self.emit(Aborted(sequence.request, held))
@@ -259,12 +260,13 @@ class Lifecycle:
         """Grow the row to hold ``end`` tokens, and take the request's missing state slots. Raises PoolExhausted, taking
         nothing, where they cannot be had."""
         missing = (sequence.working is None) + TRACK_SLOTS - len(sequence.tracks)
-        room = self.memory.states.free_slots + self.memory.tree.evictable_states
-        if missing > room:
-            raise PoolExhausted(
-                f"request {sequence.request!r} needs {missing} state slots; {room} are free or evictable"
-            )
-        pages = -(-end // self.geometry.tree_page) - len(sequence.row)
+        if missing:
+            room = self.memory.states.free_slots + self.memory.tree.evictable_states
+            if missing > room:
+                raise PoolExhausted(
+                    f"request {sequence.request!r} needs {missing} state slots; {room} are free or evictable"
+                )
+        pages = -(-end // self.page) - len(sequence.row)
         if pages > 0:
             sequence.row += self.memory.take_pages(pages, self.spare_pages)
         if not missing:
@@ -309,17 +311,20 @@ class Lifecycle:
         tags, text = self.memory.states.tags, sequence.text
         assert sequence.working is not None
         before = tags[sequence.working] if prefix else Tag(0, text.index.root(text.namespace))
-        sound = before is not None and before == text.tag(prefix)
+        sound = before is not None and (
+            (before is sequence.read and before.depth == prefix) or before == text.tag(prefix)
+        )
         start = 0 if before is None else before.depth
         for slot, depth in [*((s.slot, s.depth) for s in snapshots), (sequence.working, end)]:
             tags[slot] = text.tag(depth) if sound else Tag(start + depth - prefix, TAINTED)
+        sequence.read = tags[sequence.working] if sound else None
 
     def _release(self, sequence: Sequence) -> None:
         """Slots and lock; the KV was dealt with before."""
-        holding = sequence.holding()
-        for slot in holding.slots:
+        for slot in sequence.slots():
             self.memory.states.free(slot)
-        self.copies = [copy for copy in self.copies if copy.target != sequence.working]
+        if self.copies:
+            self.copies = [copy for copy in self.copies if copy.target != sequence.working]
         if sequence.lock is not None:
             self.memory.tree.unlock(sequence.lock)
         sequence.tracked, sequence.tracks, sequence.planned, sequence.row = [], [], [], array("i")

@@ -37,8 +37,9 @@ class Publisher:
         """Publish all tracked states of a running request, shallowest first. In strict mode a fault raises
         before anything changes."""
         ordered = sorted(sequence.tracked, key=lambda s: s.depth)
-        for snapshot in ordered:
-            if not self._taken(sequence, snapshot):
+        for earlier, snapshot in enumerate(ordered if self.strict else ()):
+            # making room for an earlier one may evict the state that is in the way of a later one
+            if earlier or not self._taken(sequence, snapshot):
                 self._check_fit(sequence, snapshot)
         for snapshot in ordered:
             self._publish_running(sequence, snapshot)
@@ -107,7 +108,13 @@ class Publisher:
 
     def _taken(self, sequence: Sequence, snapshot: Snapshot) -> bool:
         """Whether the node that would hold the state has one."""
-        return self.memory.tree.has_state(sequence.text.ids(snapshot.wanted))
+        pages = snapshot.wanted // self.page
+        return self.memory.tree.has_state(sequence.text.all_ids, pages, self._above(sequence, pages))
+
+    def _above(self, sequence: Sequence, pages: int) -> Node | None:
+        """The locked node, where it lies on the way to the end of the row's first ``pages`` pages."""
+        lock = sequence.lock
+        return lock if lock is not None and lock.end <= pages * self.page else None
 
     def _donate_at_end(self, sequence: Sequence, last: Snapshot, node: Node) -> None:
         if not node.end:
@@ -147,10 +154,11 @@ class Publisher:
     def _insert(self, sequence: Sequence, pages: int) -> tuple[Node, int]:
         """Insert the first ``pages`` pages of the row. Returns the node that ends there (the root where they are none),
         and how many tokens the tree had already."""
-        ids = sequence.text.ids(pages * self.page)
         inserted = self.memory.tree.insert(
-            ids,
-            sequence.row[:pages],
+            sequence.text.all_ids,
+            sequence.row,
+            pages,
+            below=self._above(sequence, pages),
             request=sequence.request,
             namespace=sequence.namespace,
             priority=sequence.priority,
@@ -165,9 +173,10 @@ class Publisher:
             self.memory.allocator.free_segments(sequence.row, [(sequence.protected, min(existing, node.end))])
         if node.end <= sequence.protected:
             return
-        tree.lock(node)
-        if sequence.lock is not None:
-            tree.unlock(sequence.lock)
+        if sequence.lock is None:
+            tree.lock(node)
+        else:
+            tree.move_lock(sequence.lock, node)
         sequence.lock, sequence.protected = node, node.end
         if copied:
             sequence.row[: node.end // self.page] = tree.pages_of(node)

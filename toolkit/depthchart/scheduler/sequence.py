@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from depthchart.cache import Node
 from depthchart.cache.allocator import Pages
 from depthchart.cache.memory import Holding
-from depthchart.tokens import Text
+from depthchart.tokens import Tag, Text
 
 __all__ = ["Sequence", "Snapshot"]
 
@@ -35,7 +35,8 @@ class Sequence:
 
     A running request holds one ``working`` state slot and two ``tracks`` (a decode step writes a checkpoint
     to one while the other may still be the newest, sglang#14792). ``planned`` are the slots of further snapshots
-    of an extend that is planned and neither booked nor cancelled yet.
+    of an extend that is planned and neither booked nor cancelled yet. ``read``: the tag of the working state where it
+    has read just the first ``computed`` tokens of the text; None where that is not known.
     """
 
     request: str
@@ -52,6 +53,7 @@ class Sequence:
     next_track: int = 0
     tracked: list[Snapshot] = field(default_factory=list)
     planned: list[int] = field(default_factory=list)
+    read: Tag | None = None
 
     @property
     def namespace(self) -> str:
@@ -60,9 +62,13 @@ class Sequence:
     def own_pages(self) -> Pages:
         return self.row[self.protected // self.text.index.page :]
 
-    def holding(self) -> Holding:
-        """What the request holds, for ``Memory.check_invariants``."""
+    def slots(self) -> list[int]:
+        """All state slots that the request holds."""
         slots = [*self.tracks, *self.planned, *(s.slot for s in self.tracked if s.track is None)]
         if self.working is not None:
             slots.append(self.working)
-        return Holding(self.request, self.own_pages(), slots, self.lock)
+        return slots
+
+    def holding(self) -> Holding:
+        """What the request holds, for ``Memory.check_invariants``."""
+        return Holding(self.request, self.own_pages(), self.slots(), self.lock)
