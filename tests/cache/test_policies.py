@@ -108,6 +108,40 @@ def test_s3fifo_resists_a_scan():
     assert outcome == {"s3fifo": True, "fifo": False}
 
 
+def _waiting(order):
+    """How many nodes each of an order's own books holds, by the book's name."""
+    books = {**vars(order), **vars(getattr(order, "_scan", order))}
+    return {
+        name: len(book)
+        for name, book in books.items()
+        if isinstance(book, (list, dict)) and name != "_ghosts"  # which holds ids of what went, by tokens
+    }
+
+
+@pytest.mark.parametrize("policy", ["lru", "s3fifo", "size", "flops", "gain"])
+def test_an_order_forgets_leaves_that_went_with_their_state(policy, monkeypatch):
+    """States bind and KV does not, so no leaf is ever asked for: 2,000 texts pass through 20 slots."""
+    monkeypatch.setattr("depthchart.cache.eviction.FEW_LEAVES", 8)
+    cache = Cache(pages=10_000, slots=20, eviction=policy)
+    order = cache.tree._leaves
+    for number in range(1, 11):
+        cache.put(number)
+        cache.use(number)
+    cache.tree.evict(kv_tokens=1)  # s3fifo moves all that were used to its main queue
+    most = 0
+    for number in range(100, 2100):
+        cache.put(number)
+        most = max(most, *_waiting(order).values())
+    leaves = [node for node in cache.tree.root.walk() if node.is_leaf]
+    assert len(leaves) == 20
+    assert most <= 2 * (
+        20 + 1
+    )  # a book is gone through once it is twice as long as then; a new leaf comes before one goes
+    if policy == "s3fifo":
+        kept = sum(was.tokens for queue in (order._small, order._main) for was in queue.values())
+        assert order._small_tokens + order._main_tokens == kept
+
+
 def test_s3fifo_remembers_what_came_back():
     cache = Cache(eviction="s3fifo")
     for number in (1, 2, 3):
