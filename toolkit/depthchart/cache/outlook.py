@@ -37,7 +37,7 @@ class Outlook:
         self._used = [[0] * AGES for _ in range(KINDS)]
         self._looked = [[0] * AGES for _ in range(KINDS)]
         self._all_used, self._all_looked = 1, 100
-        self._chances: list[list[float]] | None = None
+        self._chances: dict[Kind, list[float]] = {}  # of the kinds that were asked for since the last count
 
     def used(self, node: Node) -> None:
         """A text has resumed from the node's state (told before the node's clock is refreshed)."""
@@ -48,22 +48,23 @@ class Outlook:
         """A text would have resumed from the node's state, had it not been evicted."""
         self._used[_kind(node)][self._age(node)] += 1
         self._all_used += 1
-        self._chances = None
+        self._chances.clear()
 
     def looked(self, nodes: Iterable[Node]) -> None:
         """These states stood by while one had to be chosen."""
         for node in nodes:
             self._looked[_kind(node)][self._age(node)] += 1
             self._all_looked += 1
-        self._chances = None
+        self._chances.clear()
 
     def chance(self, node: Node) -> float:
         """Uses per look of states of this node's kind, from its age on; within a power of two it falls with the
         root of the age, as the prior does, so that the younger of two alike is worth more."""
-        if self._chances is None:
-            self._chances = [self._density(kind) for kind in range(KINDS)]
-        age = self._age(node)
-        return self._chances[_kind(node)][age] * math.sqrt(0.75 * 2.0**age / (self.now - node.last_use + 1))
+        kind, age = _kind(node), self._age(node)
+        by_age = self._chances.get(kind)
+        if by_age is None:
+            by_age = self._chances[kind] = self._density(kind)
+        return by_age[age] * math.sqrt(0.75 * 2.0**age / (self.now - node.last_use + 1))
 
     def gain(self, node: Node) -> float:
         """Tokens that the node's state saves per look: its chance times its reach beyond the state above it."""
