@@ -10,6 +10,8 @@ from depthchart.cache.states import STATE_POLICIES
 from depthchart.cache.worth import Worth, covered_from
 from depthchart.geometry import Geometry
 from depthchart.models import MODELS
+from depthchart.rules import spaced
+from depthchart.scheduler.lifecycle import Lifecycle
 from depthchart.tokens import Tag, Text
 
 PAGE = 4
@@ -106,6 +108,40 @@ def test_s3fifo_resists_a_scan():
                 cache.tree.evict(kv_tokens=1)
         outcome[policy] = cache.has(1)
     assert outcome == {"s3fifo": True, "fifo": False}
+
+
+def _waiting(order):
+    """How many nodes each of an order's own books holds, by the book's name."""
+    books = {**vars(order), **vars(getattr(order, "_scan", order))}
+    return {
+        name: len(book)
+        for name, book in books.items()
+        if isinstance(book, (list, dict)) and name != "_ghosts"  # which holds ids of what went, by tokens
+    }
+
+
+@pytest.mark.parametrize("policy", ["lru", "s3fifo", "size", "flops", "gain"])
+def test_an_order_forgets_leaves_that_went_with_their_state(policy, monkeypatch):
+    """States bind and KV does not, so no leaf is ever asked for: 2,000 texts pass through 20 slots."""
+    monkeypatch.setattr("depthchart.cache.eviction.FEW_LEAVES", 8)
+    cache = Cache(pages=10_000, slots=20, eviction=policy)
+    order = cache.tree._leaves
+    for number in range(1, 11):
+        cache.put(number)
+        cache.use(number)
+    cache.tree.evict(kv_tokens=1)  # s3fifo moves all that were used to its main queue
+    most = 0
+    for number in range(100, 2100):
+        cache.put(number)
+        most = max(most, *_waiting(order).values())
+    leaves = [node for node in cache.tree.root.walk() if node.is_leaf]
+    assert len(leaves) == 20
+    assert most <= 2 * (
+        20 + 1
+    )  # a book is gone through once it is twice as long as then; a new leaf comes before one goes
+    if policy == "s3fifo":
+        kept = sum(was.tokens for queue in (order._small, order._main) for was in queue.values())
+        assert order._small_tokens + order._main_tokens == kept
 
 
 def test_s3fifo_remembers_what_came_back():
@@ -258,3 +294,45 @@ def test_every_order_empties_the_tree(policy):
 def test_unknown_policies_are_answered_with_the_nearest(name, value, near):
     with pytest.raises(ValueError, match=f"{name}='{value}'.*{near}"):
         Cache(**{name: value})
+
+
+def test_states_on_the_way_are_learned_apart_from_those_at_an_end():
+    """Four of each kind look alike until texts go on from ends alone."""
+    cache = Cache()
+    on_the_way, ends = ([cache.put(number) for number in range(first, first + 4)] for first in (1, 11))
+    for node in on_the_way:
+        node.inner = True
+    outlook = cache.tree.outlook
+    outlook.now = cache.tree.clock
+    for node in (*on_the_way, *ends):
+        node.last_use = outlook.now  # of one age
+    assert outlook.chance(on_the_way[0]) == outlook.chance(ends[0])
+    outlook.looked((*on_the_way, *ends))
+    outlook.missed(ends[0])  # a use of its kind, which leaves the node as it is
+    # each has 4 looks, both together 8; one use in all, beside the prior of 50 looks at 4 times the mean rate
+    prior = 50 * 4 * 2 / 108  # the mean: 1 + 1 uses over 100 + 8 looks
+    twins = (1 + prior) / (8 + 50)
+    within = 0.75**0.5  # age 0: one tick of the clock
+    assert outlook.chance(on_the_way[0]) == pytest.approx(50 * twins / (4 + 50) * within)
+    assert outlook.chance(ends[0]) == pytest.approx((1 + 50 * twins) / (4 + 50) * within)
+
+
+def test_a_request_tells_which_of_its_states_lie_on_the_way():
+    """Spaced by two pages: states after 2 and 4 of a text's 5 pages, and the end."""
+    memory = Memory(SMALL, 100 * PAGE, 20)
+    life = Lifecycle(memory, spaced(2 * PAGE))
+    text = Text(memory.index, [(1, 0, 5 * PAGE + 1)])
+    sequence = life.begin("x", text)
+    life.commit_extend(life.plan_extend(sequence, len(text)))
+    life.finish(sequence)
+    assert {node.end // PAGE: node.inner for node in memory.tree.root.walk()} == {2: True, 4: True, 5: False}
+    shorter = Text(memory.index, [(1, 0, 4 * PAGE)])  # a text that ends where the state on the way lies
+    sequence = life.begin("y", shorter)
+    life.commit_extend(life.plan_extend(sequence, len(shorter)))
+    life.finish(sequence)
+    assert {node.end // PAGE: node.inner for node in memory.tree.root.walk()} == {
+        2: True,
+        3: True,  # the page before the end, for the same text again
+        4: False,
+        5: False,
+    }

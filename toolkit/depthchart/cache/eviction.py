@@ -102,6 +102,7 @@ class S3Fifo(LeafOrder):
         self._main: OrderedDict[Node, _Waiting] = OrderedDict()
         self._small_tokens = self._main_tokens = self._ghost_tokens = 0
         self._ghosts: OrderedDict[int, int] = OrderedDict()  # prefix id of the edge's first page -> tokens
+        self._limit = FEW_LEAVES
 
     def offer(self, node: Node) -> None:
         if node in self._small or node in self._main:
@@ -113,6 +114,8 @@ class S3Fifo(LeafOrder):
         else:
             self._small[node] = _Waiting(node.last_use, node.tokens, 0)
             self._small_tokens += node.tokens
+        if len(self._small) + len(self._main) > self._limit:
+            self._drop_removed()
 
     def pop(self) -> Node | None:
         while self._small or self._main:
@@ -125,6 +128,12 @@ class S3Fifo(LeafOrder):
 
     def remembered(self) -> Iterable[int]:
         return self._ghosts
+
+    def _drop_removed(self) -> None:
+        """Nodes that went with their state never come to a front where KV is not short."""
+        self._small, self._small_tokens = _still_there(self._small)
+        self._main, self._main_tokens = _still_there(self._main)
+        self._limit = max(2 * (len(self._small) + len(self._main)), FEW_LEAVES)
 
     def _pop_small(self) -> Node | None:
         node, was = self._small.popitem(last=False)
@@ -157,6 +166,12 @@ class S3Fifo(LeafOrder):
         self._ghost_tokens += node.tokens
         while self._ghosts and self._ghost_tokens > max(self._main_tokens, self._small_tokens):
             self._ghost_tokens -= self._ghosts.popitem(last=False)[1]
+
+
+def _still_there(queue: OrderedDict[Node, _Waiting]) -> tuple[OrderedDict[Node, _Waiting], int]:
+    """A queue in its order without the nodes that are no longer in the tree, and its tokens."""
+    kept = OrderedDict((node, was) for node, was in queue.items() if node.parent is not None)
+    return kept, sum(was.tokens for was in kept.values())
 
 
 class ScanOrder(LeafOrder):
@@ -198,11 +213,15 @@ class SizeAware(LeafOrder):
     def __init__(self) -> None:
         self._floor = 0.0
         self._credit: dict[Node, tuple[int, float]] = {}  # node -> last use seen, credit
+        self._limit = FEW_LEAVES
         self._scan = ScanOrder(lambda leaves: [self._now(leaf) for leaf in leaves])
 
     def offer(self, node: Node) -> None:
         self._now(node)
         self._scan.offer(node)
+        if len(self._credit) > self._limit:
+            self._credit = {leaf: was for leaf, was in self._credit.items() if leaf.parent is not None}
+            self._limit = max(2 * len(self._credit), FEW_LEAVES)
 
     def pop(self) -> Node | None:
         node = self._scan.pop()

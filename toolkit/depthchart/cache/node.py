@@ -16,7 +16,8 @@ class Node:
 
     ``ids`` are the prefix ids of its pages, ``pages`` their KV pages, ``state`` the slot of a state that
     should have consumed exactly ``end`` tokens. ``had_state`` tells a tombstone from a bare node,
-    ``uses`` counts the texts that resumed from the state.
+    ``uses`` counts the texts that resumed from the state, ``inner`` is whether it was taken on a text's way rather than
+    where a step of one ended.
     """
 
     __slots__ = (
@@ -27,6 +28,7 @@ class Node:
         "hits",
         "ids",
         "in_heap",
+        "inner",
         "kv_locks",
         "last_use",
         "namespace",
@@ -50,7 +52,7 @@ class Node:
         self.ids, self.pages = ids, pages
         self.start, self.end = start, end
         self.state: int | None = None
-        self.had_state = False
+        self.had_state = self.inner = False
         self.kv_locks = self.state_locks = 0
         self.created = self.last_use = self.hits = self.priority = self.uses = 0
         self.in_heap = False

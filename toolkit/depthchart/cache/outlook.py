@@ -1,11 +1,11 @@
 """How likely a cached state is to be used again, learned while the cache runs.
 
-States are sorted into kinds by what can be seen of them: whether texts end, go on or part at their node, and whether
-they were used before. For each kind it is counted, by age (time since the KV was last passed, in powers of
-two of the tree's clock), how many states stood by when something had to go, and how many were resumed from, or would have
-been, had they not been evicted. Uses over looks, both from a state's present age on, are the uses that keeping it earns
-per look: the hit density of LHD (Beckmann et al., NSDI 2018). A weak prior stands in until a kind has been seen
-often enough.
+States are sorted into kinds by what can be seen of them: whether texts end, go on or part at their node, whether they
+were taken on a text's way or where a step of one ended, and whether they were used before. For each kind it is counted,
+by age (time since the KV was last passed, in powers of two of the tree's clock), how many states stood by when something
+had to go, and how many were resumed from, or would have been, had they not been evicted. Uses over looks, both from a
+state's present age on, are the uses that keeping it earns per look: the hit density of LHD (Beckmann et al., NSDI 2018).
+A weak prior stands in until a kind has been seen often enough.
 """
 
 from __future__ import annotations
@@ -20,7 +20,9 @@ from depthchart.cache.worth import Worth, covered_from
 
 __all__ = ["Outlook"]
 
-Kind: TypeAlias = int  # 2 * (0: texts end here, 1: one goes on, 2: they part) + (used before)
+Kind: TypeAlias = int
+"""4 * (0: texts end here, 1: one goes on, 2: they part) + 2 * (taken on a text's way) + (used before)."""
+KINDS, INNER = 12, 2
 
 AGES = 48  # powers of two of the tree's clock
 PRIOR_LOOKS = 50.0  # looks that the prior is worth; results change little from 20 to 100
@@ -32,10 +34,10 @@ class Outlook:
     def __init__(self, worth: Worth) -> None:
         self.worth = worth
         self.now = 0
-        self._used = [[0] * AGES for _ in range(6)]
-        self._looked = [[0] * AGES for _ in range(6)]
+        self._used = [[0] * AGES for _ in range(KINDS)]
+        self._looked = [[0] * AGES for _ in range(KINDS)]
         self._all_used, self._all_looked = 1, 100
-        self._chances: list[list[float]] | None = None
+        self._chances: dict[Kind, list[float]] = {}  # of the kinds that were asked for since the last count
 
     def used(self, node: Node) -> None:
         """A text has resumed from the node's state (told before the node's clock is refreshed)."""
@@ -46,22 +48,23 @@ class Outlook:
         """A text would have resumed from the node's state, had it not been evicted."""
         self._used[_kind(node)][self._age(node)] += 1
         self._all_used += 1
-        self._chances = None
+        self._chances.clear()
 
     def looked(self, nodes: Iterable[Node]) -> None:
         """These states stood by while one had to be chosen."""
         for node in nodes:
             self._looked[_kind(node)][self._age(node)] += 1
             self._all_looked += 1
-        self._chances = None
+        self._chances.clear()
 
     def chance(self, node: Node) -> float:
         """Uses per look of states of this node's kind, from its age on; within a power of two it falls with the
         root of the age, as the prior does, so that the younger of two alike is worth more."""
-        if self._chances is None:
-            self._chances = [self._density(kind) for kind in range(6)]
-        age = self._age(node)
-        return self._chances[_kind(node)][age] * math.sqrt(0.75 * 2.0**age / (self.now - node.last_use + 1))
+        kind, age = _kind(node), self._age(node)
+        by_age = self._chances.get(kind)
+        if by_age is None:
+            by_age = self._chances[kind] = self._density(kind)
+        return by_age[age] * math.sqrt(0.75 * 2.0**age / (self.now - node.last_use + 1))
 
     def gain(self, node: Node) -> float:
         """Tokens that the node's state saves per look: its chance times its reach beyond the state above it."""
@@ -81,20 +84,28 @@ class Outlook:
         return (*kinds, self._all_used, self._all_looked)
 
     def _density(self, kind: Kind) -> list[float]:
-        """By age. The prior is the mean of all kinds, more for the young and less for the old."""
+        """By age: what the kind has shown, on top of what it and its twin (taken on a text's way, or where one ended) have
+        shown together, on top of the mean of all kinds, more for the young and less for the old."""
         mean = self._all_used / self._all_looked
-        tails = zip(_tails(self._used[kind]), _tails(self._looked[kind]), strict=True)
-        return [
-            (used + PRIOR_LOOKS * mean * 4 * 2.0 ** (-age / 2)) / (looked + PRIOR_LOOKS)
-            for age, (used, looked) in enumerate(tails)
-        ]
+        prior = [PRIOR_LOOKS * mean * 4 * 2.0 ** (-age / 2) for age in range(AGES)]
+        used, looked = self._used[kind], self._looked[kind]
+        both_used = [a + b for a, b in zip(used, self._used[kind ^ INNER], strict=True)]
+        both_looked = [a + b for a, b in zip(looked, self._looked[kind ^ INNER], strict=True)]
+        both = _rates(both_used, both_looked, prior)
+        return _rates(used, looked, [PRIOR_LOOKS * rate for rate in both])
 
     def _age(self, node: Node) -> int:
         return (self.now - node.last_use).bit_length()
 
 
+def _rates(used: list[int], looked: list[int], prior: list[float]) -> list[float]:
+    """Uses over looks from each age on; ``prior``: uses that are expected of PRIOR_LOOKS looks."""
+    tails = zip(_tails(used), _tails(looked), prior, strict=True)
+    return [(uses + expected) / (looks + PRIOR_LOOKS) for uses, looks, expected in tails]
+
+
 def _kind(node: Node) -> Kind:
-    return 2 * min(len(node.children), 2) + (node.uses > 0)
+    return 4 * min(len(node.children), 2) + INNER * node.inner + (node.uses > 0)
 
 
 def _tails(counts: list[int]) -> list[int]:

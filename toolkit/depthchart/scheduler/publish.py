@@ -96,6 +96,7 @@ class Publisher:
         node, existing = self._insert(sequence, pages)
         self._move(sequence, node, existing)
         if taken:
+            node.inner &= snapshot.track is None
             return self._drop(
                 sequence, snapshot, "refused", f"the node at {pages * self.page} has a state already"
             )
@@ -121,6 +122,7 @@ class Publisher:
             self._drop(sequence, last, "refused", f"depth {last.wanted} is below the first tree page")
         elif node.state is not None:
             self.memory.tree.file_state(node, last.slot)  # refreshes the state that is there
+            node.inner &= last.track is None
             self._drop(sequence, last, "refused", f"the node at {node.end} has a state already")
         else:
             if last.track is not None:
@@ -133,6 +135,7 @@ class Publisher:
             self.emit(Violation(MisplacedStateError.__name__, problem, sequence.request))
         filed = self.memory.tree.file_state(node, snapshot.slot)
         assert filed
+        node.inner = snapshot.track is None
         sequence.tracked.remove(snapshot)
         consumed = self.memory.states.consumed(snapshot.slot)
         self.emit(
