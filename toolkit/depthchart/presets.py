@@ -75,14 +75,21 @@ class Preset:
     on_page: bool = False  # branch depths on the tree page, for rules that can store any depth
 
     def apply(
-        self, geometry: Geometry, kv_tokens: int, state_slots: int, *, state_tokens: int | None = None
+        self,
+        geometry: Geometry,
+        kv_tokens: int,
+        state_slots: int,
+        *,
+        state_tokens: int | None = None,
+        divided: bool = False,
     ) -> Setup:
         """The settings on these pools. A joint pool has the memory of both, and half of it goes to each kind, since each
         block of text takes a block for its KV and one for its state. A state is as large as a block in vLLM, which raises
         its blocks until they hold one; on pages too small for any (``SMALLEST_BLOCK``), as large as ``Worth`` says, unless
-        ``state_tokens`` says how many tokens of KV are as large as a state."""
+        ``state_tokens`` says how many tokens of KV are as large as a state. ``divided``: the pools are those halves already,
+        as a run tells them; they are taken as they are."""
         kv, slots, page = kv_tokens, state_slots, geometry.tree_page
-        if self.joint_pool:
+        if self.joint_pool and not divided:
             state = page if page >= SMALLEST_BLOCK else max(page, round(Worth().state_tokens))
             state = state if state_tokens is None else state_tokens
             half = (kv_tokens + state_slots * state) // 2
