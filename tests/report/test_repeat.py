@@ -50,11 +50,17 @@ def a_rule_of_its_own(tmp_path):
     return simulate(load_trace("agentic", limit=12), geometry, policy="lpm", **settings)
 
 
+def a_name_that_is_nearly_a_rules(tmp_path):
+    """vllm-align decodes on the block, the registered rule ``vllm_align`` on the track grid."""
+    geometry = Geometry(64, chunk_width=64, track_interval=256)
+    return simulate(load_trace("agentic", limit=8), geometry, **preset("vllm-align").apply(geometry, 65_536, 24).settings)
+
+
 def our_own(tmp_path):
     return simulate(load_trace("agentic", limit=12), WIDE, **preset("depthchart").apply(WIDE, 65_536, 24).settings)
 
 
-ENGINES = [an_engine, a_joint_pool, a_joint_pool_of_large_blocks, a_rule_of_its_own, our_own]
+ENGINES = [an_engine, a_joint_pool, a_joint_pool_of_large_blocks, a_rule_of_its_own, a_name_that_is_nearly_a_rules, our_own]
 
 
 @pytest.mark.parametrize("made", [plain, from_a_file, *ENGINES])
