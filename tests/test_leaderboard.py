@@ -134,7 +134,7 @@ def test_verb_says_what_is_wrong(capsys):
 def test_simulate_takes_a_preset(capsys):
     words = ["simulate", "agentic", "--limit", "20", "--json", "--preset"]
     assert main([*words, "vllm-align"]) == 0
-    assert json.loads(capsys.readouterr().out)["settings"]["rule"] == "vllm_align"
+    assert json.loads(capsys.readouterr().out)["settings"]["rule"] == "vllm_steps"
     assert main([*words, "depthchart", "--eviction", "lru"]) == 0
     settings = json.loads(capsys.readouterr().out)["settings"]
     assert (settings["rule"], settings["eviction"], settings["state_eviction"]) == ("spaced", "lru", "gain")

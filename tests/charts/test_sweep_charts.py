@@ -122,3 +122,18 @@ def test_one_call_chooses_the_theme_of_every_chart(frame):
     assert "#14181d" not in to_svg(sweep_lines(frame, "page_size"))
     with pytest.raises(ValueError, match="theme='drak': must be one of light, dark; nearest: 'dark'"):
         use_theme("drak")
+
+
+def test_the_environment_chooses_the_theme_until_a_call_does(frame, monkeypatch):
+    from depthchart.charts import style, use_theme
+
+    monkeypatch.setattr(style, "_chosen", "")
+    assert "#14181d" not in to_svg(sweep_lines(frame, "page_size"))
+    monkeypatch.setenv("DEPTHCHART_THEME", "dark")
+    assert "#14181d" in to_svg(sweep_lines(frame, "page_size"))
+    use_theme("light")
+    assert "#14181d" not in to_svg(sweep_lines(frame, "page_size"))
+    monkeypatch.setattr(style, "_chosen", "")
+    monkeypatch.setenv("DEPTHCHART_THEME", "drak")
+    with pytest.raises(ValueError, match="DEPTHCHART_THEME='drak': must be one of light, dark; nearest: 'dark'"):
+        sweep_lines(frame, "page_size")

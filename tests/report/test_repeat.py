@@ -32,7 +32,38 @@ def an_engine(tmp_path):
     return simulate(load_trace("agentic", limit=12), WIDE, **settings)
 
 
-@pytest.mark.parametrize("made", [plain, from_a_file, an_engine])
+def a_joint_pool(tmp_path):
+    """Halves that no round number gives, on blocks smaller and larger than a state."""
+    settings = preset("vllm-all").apply(WIDE, 65_536, 24).settings
+    return simulate(load_trace("agentic", limit=12), WIDE, **settings)
+
+
+def a_joint_pool_of_large_blocks(tmp_path):
+    geometry = Geometry(528, chunk_width=16)
+    settings = preset("vllm-all").apply(geometry, 65_536, 25).settings
+    return simulate(load_trace("agentic", limit=12), geometry, **settings)
+
+
+def a_rule_of_its_own(tmp_path):
+    geometry = Geometry(528, chunk_width=16)
+    settings = preset("vllm-junction").apply(geometry, 65_536, 24).settings
+    return simulate(load_trace("agentic", limit=12), geometry, policy="lpm", **settings)
+
+
+def a_name_that_is_nearly_a_rules(tmp_path):
+    """vllm-align decodes on the block, the registered rule ``vllm_align`` on the track grid."""
+    geometry = Geometry(64, chunk_width=64, track_interval=256)
+    return simulate(load_trace("agentic", limit=8), geometry, **preset("vllm-align").apply(geometry, 65_536, 24).settings)
+
+
+def our_own(tmp_path):
+    return simulate(load_trace("agentic", limit=12), WIDE, **preset("depthchart").apply(WIDE, 65_536, 24).settings)
+
+
+ENGINES = [an_engine, a_joint_pool, a_joint_pool_of_large_blocks, a_rule_of_its_own, a_name_that_is_nearly_a_rules, our_own]
+
+
+@pytest.mark.parametrize("made", [plain, from_a_file, *ENGINES])
 def test_the_command_repeats_the_run(made, tmp_path, capsys):
     run = made(tmp_path)
     program, verb, *words = shlex.split(repeat_command(run))
@@ -42,9 +73,10 @@ def test_the_command_repeats_the_run(made, tmp_path, capsys):
     again = Run.load(tmp_path / "again")
     assert again.log.entries == run.log.entries
     assert again.loaded == run.loaded
+    assert again.settings == run.settings
 
 
-@pytest.mark.parametrize("made", [plain, from_a_file])
+@pytest.mark.parametrize("made", [plain, from_a_file, *ENGINES])
 def test_the_lines_repeat_the_run(made, tmp_path):
     run, given = made(tmp_path), {}
     exec("\n".join(repeat_call(run)), given)
@@ -54,6 +86,13 @@ def test_the_lines_repeat_the_run(made, tmp_path):
 def test_an_engine_is_named_by_its_preset(tmp_path):
     assert "--preset sglang " in repeat_command(an_engine(tmp_path))
     assert "--rule prefix_relative " in repeat_command(plain(tmp_path))
+
+
+def test_a_joint_pool_is_told_by_its_halves(tmp_path, capsys):
+    assert "--preset vllm-all --divided " in repeat_command(a_joint_pool(tmp_path))
+    for words in ([], ["--preset", "sglang"]):
+        assert main(["simulate", "agentic", "--limit", "3", "--divided", *words]) == 2
+        assert "nearest legal: --preset vllm-all" in capsys.readouterr().err
 
 
 def test_the_readers_options_are_told_and_the_command_admits_that_it_has_none():

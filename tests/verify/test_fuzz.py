@@ -16,6 +16,7 @@ from depthchart.depth import RULES, Decision, Rule
 from depthchart.errors import InvariantError, RuleError, ScriptError
 from depthchart.events import Extended, NotDonated
 from depthchart.geometry import Geometry
+from depthchart.presets import FAULTY, PRESETS, Preset
 from depthchart.scheduler.executor import StepResult
 from depthchart.scheduler.loop import Scheduler
 from depthchart.tokens import Runs
@@ -50,6 +51,105 @@ def test_an_unsound_rule_is_caught(rule):
     with pytest.raises(InvariantError) as caught:
         fuzz(rule, 20_000, seed=1, geometry=GEOMETRIES[0])
     assert f"rule {rule}, seed 1, step" in "\n".join(caught.value.__notes__)
+
+
+# --- whole engines ----------------------------------------------------------------------------------------
+
+BROKEN_UNDER_DCP = (
+    "sglang-2025-12",
+    "sglang-before-34808",
+    "sglang-34808",
+    "sglang-35412",
+    "vllm-align-before-51113",
+)
+POOL_ALONE = Geometry(4, chunk_width=4, index_pool=2, chunked_prefill_size=32, track_interval=8)
+
+
+def test_every_preset_is_sorted_here():
+    """docs/findings.md has the same verdicts from the exhaustive search; ``sglang`` has a test of its own."""
+    named = {*BROKEN_UNDER_DCP, *SOUND_ENGINES}
+    assert {*PRESETS, *FAULTY} <= named
+
+
+SOUND_ENGINES = (
+    "sglang-39115", "sglang", "vllm-align", "vllm-junction", "vllm-all", "llamacpp", "llamacpp@8,2", "llamacpp-24035",
+    "depthchart",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("name", SOUND_ENGINES)
+def test_a_sound_engine_loses_nothing(name):
+    report = fuzz(name, 2500, seed=7)
+    assert report.preset == name
+    assert report.checks > 2000
+    assert report.refused["extend"] + report.refused["begin"] > 0, "its pools were never short"
+    assert (report.lost_pages, report.lost_slots) == (0, 0)
+    assert set(report.injected) == {"pages gone", "slots gone", "rule raises", "rule lies", "row not run"}
+    assert report.reused_tokens > 0
+
+
+@pytest.mark.parametrize("name", BROKEN_UNDER_DCP)
+def test_an_unsound_engine_is_caught_under_dcp(name):
+    with pytest.raises(InvariantError) as caught:
+        fuzz(name, 20_000, seed=1, geometry=GEOMETRIES[0])
+    assert f"preset {name}, seed 1, step" in "\n".join(caught.value.__notes__)
+
+
+@pytest.mark.parametrize("name", ["sglang-2025-12", "sglang-before-34808", "sglang-34808", "sglang-35412"])
+def test_the_same_engines_are_sound_on_a_page_alone(name):
+    """No DCP and no pool: cuts on the page are all that counting from the prefix needs."""
+    report = fuzz(name, 1500, seed=2, geometry=GEOMETRIES[2])
+    assert (report.lost_pages, report.lost_slots) == (0, 0)
+
+
+def test_an_index_pool_without_dcp_breaks_the_released_bundle_and_not_the_one_before():
+    """The first finding of docs/findings.md."""
+    with pytest.raises(InvariantError):
+        fuzz("sglang", 20_000, seed=1, geometry=POOL_ALONE)
+    assert fuzz("sglang-39115", 1500, seed=1, geometry=POOL_ALONE).lost_pages == 0
+
+
+def test_the_whole_bundle_lives(monkeypatch):
+    """Rule, policies and the halves of a joint pool reach the memory that is lived in."""
+    seen = []
+
+    def watched(self, *args, **kwargs):
+        seen.append((args, kwargs))
+        return real(self, *args, **kwargs)
+
+    real = Memory.__init__
+    monkeypatch.setattr(Memory, "__init__", watched)
+    fuzz("depthchart", 5, geometry=GEOMETRIES[0])
+    ((_, policies),) = seen
+    assert policies == {"eviction": "gain", "state_eviction": "gain", "branch_grid": GEOMETRIES[0].tree_page}
+    seen.clear()
+    fuzz("llamacpp@8,2", 5)
+    assert seen[0][1] == {"max_states_per_path": 3, "matching": "nearest"}
+    seen.clear()
+    fuzz("vllm-all", 5, geometry=GEOMETRIES[0])
+    (_, kv_tokens, state_slots), policies = seen[0]
+    assert kv_tokens == state_slots * GEOMETRIES[0].tree_page, "as many blocks for KV as for states"
+    assert policies == {}
+
+
+def test_a_preset_of_ones_own_lives_too():
+    mine = Preset(
+        "mine",
+        "absolute, first in first out",
+        "",
+        lambda g, kv, slots: RULES["absolute"],
+        {"eviction": "fifo"},
+    )
+    assert fuzz(mine, 300).preset == "mine"
+
+
+@pytest.mark.parametrize(
+    ("subject", "said"),
+    [("sglnag", "nearest: 'sglang'"), ("absolut", "nearest: 'absolute'"), ("llamacpp@8", "llamacpp@8192,32")],
+)
+def test_an_unknown_subject_is_answered_with_the_nearest(subject, said):
+    with pytest.raises(ValueError, match=said):
+        fuzz(subject, 10)
 
 
 @pytest.mark.slow
@@ -258,4 +358,60 @@ def test_command_counts(capsys):
     assert main(["verify", "--rule", "absolute", "--fuzz", "300", "--seed", "5"]) == 0
     assert "lost at the end: 0 pages, 0 state slots" in capsys.readouterr().out
     assert main(["verify", "--rule", "absolute", "--fuzz", "0"]) == 2
+
+
+def test_command_takes_a_preset(capsys):
+    assert main(["verify", "--preset", "sglang@2026-09-15", "--fuzz", "300", "--seed", "5", "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert (told["preset"], told["rule"]) == ("sglang-39115", "absolute")
+    assert main(["verify", "--preset", "vllm-all", "--fuzz", "300"]) == 0
+    assert capsys.readouterr().out.startswith("preset vllm-all (rule vllm_all), seed 0:")
+
+
+def test_command_tells_what_broke_and_how_to_meet_it_again(capsys):
+    words = ["verify", "--preset", "sglang-34808", "--fuzz", "20000", "--seed", "1", "--dcp-size", "2"]
+    assert main(words) == 1
+    out = capsys.readouterr().out
+    assert "MisplacedStateError" in out or "PageSharedError" in out
+    assert "preset sglang-34808, seed 1, step" in out
+    assert "dcp_size=2" in out
+    assert main([*words, "--json"]) == 1
+    told = json.loads(capsys.readouterr().out)
+    assert told["broken"]["type"] in ("MisplacedStateError", "PageSharedError", "InvariantError")
+    assert told["preset"] == "sglang-34808"
+    assert main(["verify", "--rule", "chunk_grid", "--fuzz", "20000", "--seed", "1"]) == 1
+
+
+def test_command_takes_geometries(capsys):
+    words = ["verify", "--preset", "sglang", "--fuzz", "20000", "--index-pool", "2"]
+    assert main([*words, "--dcp-size", "1"]) == 1  # docs/findings.md, section 1
+    assert (
+        main(["verify", "--preset", "sglang", "--fuzz", "1000", "--index-pool", "1,2", "--dcp-size", "2"])
+        == 0
+    )
+    capsys.readouterr()
+    assert (
+        main(["verify", "--preset", "sglang", "--fuzz", "1000", "--page-size", "3", "--chunk-width", "4"])
+        == 2
+    )
+    assert "no legal geometry" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--preset", "sglang-39151"], "nearest: 'sglang-39115'"),
+        (["--rule", "absolut"], "nearest: 'absolute'"),
+        (["--rule", "absolute", "--steps", "3"], "--steps: belongs to the search"),
+        (["--rule", "absolute", "--save", "a.json"], "--save: belongs to the search"),
+        (["--rule", "absolute", "--cuts", "page"], "--cuts: belongs to the search"),
+        (["--preset", "sglang", "--page-size", "0"], "page_size=(0,)"),
+    ],
+)
+def test_command_refuses_what_the_fuzz_cannot_do(words, said, capsys):
+    assert main(["verify", *words, "--fuzz", "10"]) == 2
+    assert said in capsys.readouterr().err
+
+
+def test_the_sound_rules_exist():
     assert set(SOUND) <= set(RULES)

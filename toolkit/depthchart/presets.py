@@ -9,7 +9,7 @@ reuse no more than the bundle here, which shares.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import date
 from difflib import get_close_matches
 from typing import Any, Final
@@ -74,13 +74,24 @@ class Preset:
     joint_pool: bool = False
     on_page: bool = False  # branch depths on the tree page, for rules that can store any depth
 
-    def apply(self, geometry: Geometry, kv_tokens: int, state_slots: int) -> Setup:
+    def apply(
+        self,
+        geometry: Geometry,
+        kv_tokens: int,
+        state_slots: int,
+        *,
+        state_tokens: int | None = None,
+        divided: bool = False,
+    ) -> Setup:
         """The settings on these pools. A joint pool has the memory of both, and half of it goes to each kind, since each
         block of text takes a block for its KV and one for its state. A state is as large as a block in vLLM, which raises
-        its blocks until they hold one; on pages too small for any (``SMALLEST_BLOCK``), as large as ``Worth`` says."""
+        its blocks until they hold one; on pages too small for any (``SMALLEST_BLOCK``), as large as ``Worth`` says, unless
+        ``state_tokens`` says how many tokens of KV are as large as a state. ``divided``: the pools are those halves already,
+        as a run tells them; they are taken as they are."""
         kv, slots, page = kv_tokens, state_slots, geometry.tree_page
-        if self.joint_pool:
+        if self.joint_pool and not divided:
             state = page if page >= SMALLEST_BLOCK else max(page, round(Worth().state_tokens))
+            state = state if state_tokens is None else state_tokens
             half = (kv_tokens + state_slots * state) // 2
             # no fewer states than one request takes, or the tiny pools of a search could serve nobody
             kv, slots = half // page * page, max(half // state, min(state_slots, MIN_STATE_SLOTS))
@@ -166,6 +177,8 @@ def _spaced(geometry: Geometry, kv_tokens: int, state_slots: int) -> Rule:
 
 
 _OLD_DECODE = decode_on_interval(RULES["chunk_grid"])
+# of a name of its own: its decode grid is not that of the registered rule, and a run must tell which it had
+_VLLM_STEPS = replace(vllm_steps(), name="vllm_steps")
 _R1_OLD_DECODE = decode_on_interval(RULES["prefix_relative"])
 
 _SGLANG: Final = (
@@ -224,7 +237,7 @@ _OTHERS: Final = (
         "vllm-align",
         "each step ends on a block and leaves its state there",
         "vllm#30877",
-        lambda g, kv, slots: vllm_steps(),
+        lambda g, kv, slots: _VLLM_STEPS,
         since="2025-12-17",
     ),
     Preset(

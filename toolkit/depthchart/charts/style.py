@@ -7,6 +7,7 @@ in inches, sizes of text and marks in points.
 from __future__ import annotations
 
 import io
+import os
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -89,9 +90,10 @@ PALETTES: Final = {
 }
 
 DEFAULT: Final = "default"
-"""The theme that ``use_theme`` chose last: "light" at first."""
+"""The theme that ``use_theme`` chose last; at first that of the environment (``DEPTHCHART_THEME``), else "light"."""
 
-_chosen = "light"
+VARIABLE: Final = "DEPTHCHART_THEME"
+_chosen = ""
 _HERE = Path(__file__).parent
 # rc_context swaps matplotlib's global settings: two threads inside it would restore each other's.
 _LOCK = threading.RLock()
@@ -104,8 +106,11 @@ def use_theme(theme: str) -> None:
 
 
 def theme_name(theme: str = DEFAULT) -> str:
-    """``"light"`` or ``"dark"``, where ``"default"`` is what ``use_theme`` chose. Raises ValueError for other names."""
-    return _chosen if theme == DEFAULT else one_of("theme", theme, PALETTES)
+    """``"light"`` or ``"dark"``, where ``"default"`` is what ``use_theme`` chose, else the environment
+    (``DEPTHCHART_THEME=dark``). Raises ValueError for other names."""
+    if theme != DEFAULT:
+        return one_of("theme", theme, PALETTES)
+    return _chosen or one_of(VARIABLE, os.environ.get(VARIABLE) or "light", PALETTES)
 
 
 def palette(theme: str = DEFAULT) -> Palette:

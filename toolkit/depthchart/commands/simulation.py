@@ -27,6 +27,11 @@ def add_simulation(parser: argparse.ArgumentParser) -> None:
     add("--preset", metavar="NAME", help=f"an engine's whole bundle: {', '.join(PRESETS)}, sglang@DATE")
     add("--kv-tokens", type=int, default=262_144, metavar="N", help="KV pool [tokens] (default: 262144)")
     add("--state-slots", type=int, default=128, metavar="N", help="state pool [slots] (default: 128)")
+    add(
+        "--divided",
+        action="store_true",
+        help="with a preset of one joint pool: the pools are its two halves, as a run tells them, not the whole",
+    )
     add("--policy", default="fcfs", help=f"queue policy: {', '.join(QUEUE_POLICIES)} (default: fcfs)")
     add("--eviction", help=f"order of KV eviction: {', '.join(ORDERS)} (default: lru)")
     add("--state-eviction", help=f"order of state eviction: {', '.join(STATE_POLICIES)} (default: lru)")
@@ -58,7 +63,11 @@ def simulation_of(args: argparse.Namespace, trace: str, *, progress: bool = Fals
 def _bundle(args: argparse.Namespace, geometry: Geometry) -> dict[str, Any]:
     """Rule, pools and policies: the preset's, with what was given beside it on top."""
     settings: dict[str, Any] = {"kv_tokens": args.kv_tokens, "state_slots": args.state_slots}
+    if args.divided and (args.preset is None or not preset(args.preset).joint_pool):
+        joint = ", ".join(name for name, bundle in PRESETS.items() if bundle.joint_pool)
+        raise ValueError(f"divided: belongs to a preset of one joint pool; nearest legal: --preset {joint}")
     if args.preset is not None:
-        settings = preset(args.preset).apply(geometry, args.kv_tokens, args.state_slots).settings
+        pools = args.kv_tokens, args.state_slots
+        settings = preset(args.preset).apply(geometry, *pools, divided=args.divided).settings
     given = {name: getattr(args, name) for name in ("rule", "eviction", "state_eviction")}
     return {**settings, **{name: value for name, value in given.items() if value is not None}}

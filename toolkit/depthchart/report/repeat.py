@@ -7,8 +7,9 @@ import shlex
 from dataclasses import MISSING, fields
 from typing import Any
 
+from depthchart.depth import RULES
 from depthchart.geometry import Geometry
-from depthchart.presets import PRESETS
+from depthchart.presets import PRESETS, Setup
 from depthchart.run import Run
 from depthchart.simulate import simulate
 
@@ -25,16 +26,31 @@ def repeat_lines(run: Run) -> list[str]:
 
 def repeat_call(run: Run) -> list[str]:
     """Python lines that do the run again, with the default time model."""
-    given = [f"    {name}={value!r}," for name, value in _settings(run).items()]
+    settings, bundle = _settings(run), _preset(run)
     geometry = ", ".join(f"{name}={value}" for name, value in _geometry(run.geometry).items())
+    imports = ["from depthchart import Geometry, load_trace"]
+    made = [f"geometry = Geometry({geometry})"]
+    rule = f"    trace, geometry, {str(run.settings['rule'])!r},"
+    if bundle:
+        known = _bundle(bundle, run)
+        settings = {
+            k: v for k, v in settings.items() if k not in (*known.policies, "kv_tokens", "state_slots")
+        }
+        imports.append("from depthchart.presets import preset")
+        pools = (
+            f"{known.kv_tokens}, {known.state_slots}{', divided=True' if PRESETS[bundle].joint_pool else ''}"
+        )
+        made.append(f"settings = preset({bundle!r}).apply(geometry, {pools}).settings")
+        rule = "    trace, geometry, **settings,"
     return [
-        "from depthchart import Geometry, load_trace",
+        *imports,
         "from depthchart.simulate import simulate",
         "",
         f"trace = {trace_call(run.loaded, str(run.settings['trace']), run.settings.get('requests'))}",
+        *made,
         "run = simulate(",
-        f"    trace, Geometry({geometry}), {str(run.settings['rule'])!r},",
-        *given,
+        rule,
+        *(f"    {name}={value!r}," for name, value in settings.items()),
         ")",
     ]
 
@@ -55,13 +71,14 @@ def repeat_command(run: Run) -> str:
         return f"# no command: the trace {str(run.settings['trace'])!r} was not read from a file"
     settings, bundle = _settings(run), _preset(run)
     if bundle:
-        known = PRESETS[bundle].apply(run.geometry, run.settings["kv_tokens"], run.settings["state_slots"])
-        settings = {k: v for k, v in settings.items() if k not in known.policies}
+        settings = {k: v for k, v in settings.items() if k not in _bundle(bundle, run).policies}
     options = [name for name in run.loaded if name != "path"]
     if missing := [*options, *(name for name in settings if name not in (*_FLAGS, *_SWITCHES))]:
         return f"# the command line has no flag for {', '.join(missing)}"
     words = ["depthchart", "simulate", str(run.loaded["path"])]
     words += ["--preset", bundle] if bundle else ["--rule", str(run.settings["rule"])]
+    if bundle and PRESETS[bundle].joint_pool:
+        words.append("--divided")
     if count := run.settings.get("requests"):
         words += ["--limit", str(count)]
     for name, value in _geometry(run.geometry).items():
@@ -77,21 +94,23 @@ def repeat_command(run: Run) -> str:
 
 def _preset(run: Run) -> str:
     """The engine preset that sets rule, pools and policies just as this run has them; empty where none does, or where
-    the run has the plain policies."""
+    a registered rule with the plain policies does."""
     policies = {name for name in _settings(run) if name not in (*_FLAGS, *_SWITCHES)}
-    if not policies and "@" not in str(run.settings["rule"]):
+    if not policies and str(run.settings["rule"]) in RULES:
         return ""
-    pools = run.settings["kv_tokens"], run.settings["state_slots"]
-    for name, bundle in PRESETS.items():
-        if bundle.joint_pool:
-            continue  # it divides what it is given: the pools of the run are not those that were asked for
-        setup = bundle.apply(run.geometry, *pools)
-        defaults = _defaults()
+    for name in PRESETS:
+        setup, defaults = _bundle(name, run), _defaults()
         wanted = {key: setup.policies.get(key, defaults[key]) for key in policies | set(setup.policies)}
         same = all(run.settings.get(key) == value for key, value in wanted.items())
         if same and setup.rule.name == run.settings["rule"]:
             return name
     return ""
+
+
+def _bundle(name: str, run: Run) -> Setup:
+    """The preset on the pools that the run had: halves already, where it has one joint pool."""
+    pools = run.settings["kv_tokens"], run.settings["state_slots"]
+    return PRESETS[name].apply(run.geometry, *pools, divided=True)
 
 
 def _defaults() -> dict[str, Any]:

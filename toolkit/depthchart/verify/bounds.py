@@ -16,7 +16,7 @@ from depthchart.depth import Rule
 from depthchart.geometry import Geometry
 from depthchart.presets import Preset
 
-__all__ = ["CUTS", "POOLS", "Bounds", "Plan", "plans"]
+__all__ = ["CUTS", "POOLS", "Bounds", "Plan", "geometries", "plans"]
 
 CUTS = ("any", "page")
 POOLS = ("roomy", "tight")
@@ -118,7 +118,7 @@ def plans(bounds: Bounds, subject: Rule | Preset) -> tuple[list[Plan], int, int]
     """
     kept: dict[object, Geometry] = {}
     alike = wide = 0
-    for geometry in _geometries(bounds):
+    for geometry in geometries(bounds):
         if geometry.tree_page > bounds.tokens:
             wide += 1
             continue
@@ -139,7 +139,8 @@ def _alike(geometry: Geometry, bounds: Bounds, subject: Rule | Preset) -> object
     return (*chunks, page, *tree, geometry.chunked_prefill_size)
 
 
-def _geometries(bounds: Bounds) -> Iterator[Geometry]:
+def geometries(bounds: Bounds) -> Iterator[Geometry]:
+    """All legal combinations of the listed values."""
     kind = UnwidenedTracking if bounds.decode_grid == "interval" else Geometry
     budgets = bounds.chunked_prefill_size or (bounds.tokens + 1,)
     for values in product(*(getattr(bounds, name) for name in _LISTS), budgets):

@@ -8,6 +8,9 @@ same seed gives the same life. Faults that are injected:
 - ``rule raises`` and ``rule lies``: a user's rule raises, or answers nonsense, and the request and memory must be as
   they were before;
 - ``row not run``: a step was planned and its rows are given back (the executor failed).
+
+A depth rule lives under orders of eviction and caps drawn by chance and is cut anywhere. A preset brings its own bundle
+and is cut as an engine cuts: what other rows leave a step is whole pages, and a first row keeps to the rule's cuts.
 """
 
 from __future__ import annotations
@@ -16,19 +19,22 @@ import random
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
+from collections.abc import Sequence as Several
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
 from depthchart.cache.allocator import Pages
 from depthchart.cache.memory import Memory
-from depthchart.depth import RULES, Decision, Rule
+from depthchart.depth import Decision, Rule
 from depthchart.errors import PoolExhausted, RuleError
 from depthchart.geometry import Geometry
+from depthchart.presets import Preset, Setup
 from depthchart.scheduler.admission import PrefillBudget
 from depthchart.scheduler.lifecycle import Lifecycle
 from depthchart.scheduler.sequence import Sequence
 from depthchart.tokens import Runs, Text, canonical, runs_length, slice_runs
+from depthchart.verify.search import subject_named
 
 __all__ = ["FuzzReport", "fuzz"]
 
@@ -48,8 +54,9 @@ NONSENSE: tuple[Any, ...] = (
 
 @dataclass
 class FuzzReport:
-    """``steps`` by operation, ``refused`` (no room: nothing changed), ``injected`` faults by kind, ``checks``: how often
-    all books were checked; ``lost_pages`` and ``lost_slots`` at the end of all lives (0, or the run had failed)."""
+    """``preset`` ("" where a rule lived alone) and its ``rule``; ``steps`` by operation, ``refused`` (no room: nothing
+    changed), ``injected`` faults by kind, ``checks``: how often all books were checked; ``lost_pages`` and
+    ``lost_slots`` at the end of all lives (0, or the run had failed)."""
 
     rule: str
     seed: int
@@ -62,6 +69,7 @@ class FuzzReport:
     lost_pages: int = 0
     lost_slots: int = 0
     seconds: float = 0.0
+    preset: str = ""
 
     @property
     def total(self) -> int:
@@ -69,40 +77,52 @@ class FuzzReport:
 
 
 def fuzz(
-    rule: str | Rule = "absolute", steps: int = 10_000, seed: int = 0, geometry: Geometry | None = None
+    subject: str | Rule | Preset = "absolute",
+    steps: int = 10_000,
+    seed: int = 0,
+    geometry: Geometry | Several[Geometry] | None = None,
 ) -> FuzzReport:
     """Live for ``steps`` lifecycle steps; raises the first broken invariant (strict mode), with seed and step.
 
     Args:
-        rule: a sound depth rule, or its name.
+        subject: a depth rule or its name, or a preset: an engine's rule, cuts, decode grid, eviction, refresh,
+            matching, caps and joint pool. A name that both have is the rule's.
         steps: lifecycle steps: begin, extend, decode, finish, retract, abort, evict.
         seed: of everything that is left to chance.
-        geometry: this one alone; by default several in turn (``GEOMETRIES``).
+        geometry: this one alone, or several in turn (default: ``GEOMETRIES``).
+
+    Raises ValueError for a subject that does not exist (with the nearest one), fewer than one step, no geometry.
     """
     if steps < 1:
         raise ValueError(f"steps={steps}: must be at least 1; nearest legal: 1")
-    chosen = RULES[rule] if isinstance(rule, str) else rule
-    report, dice, start = FuzzReport(chosen.name, seed), random.Random(seed), time.perf_counter()
+    kinds = (
+        GEOMETRIES if geometry is None else (geometry,) if isinstance(geometry, Geometry) else tuple(geometry)
+    )
+    if not kinds:
+        raise ValueError(
+            "geometry=(): give at least one Geometry, or None for those of depthchart.verify.fuzz"
+        )
+    chosen = subject_named(subject) if isinstance(subject, str) else subject
+    preset, rule = (chosen.name, "") if isinstance(chosen, Preset) else ("", chosen.name)
+    report, dice, start = FuzzReport(rule, seed, preset=preset), random.Random(seed), time.perf_counter()
     while report.total < steps:
-        kinds = (geometry,) if geometry is not None else GEOMETRIES
-        _Life(chosen, kinds[report.lives % len(kinds)], dice, report).live(min(LIFE, steps - report.total))
+        life = _Life(chosen, kinds[report.lives % len(kinds)], dice, report)
+        life.live(min(LIFE, steps - report.total))
         report.lives += 1
     report.seconds = time.perf_counter() - start
     return report
 
 
 class _Life:
-    def __init__(self, rule: Rule, geometry: Geometry, dice: random.Random, report: FuzzReport) -> None:
-        self.rule, self.geometry, self.dice, self.report = rule, geometry, dice, report
-        pages, slots = dice.randint(8, 24), dice.randint(5, 14)
-        self.memory = Memory(
-            geometry,
-            pages * geometry.tree_page,
-            slots,
-            eviction=dice.choice(("lru", "lfu", "fifo", "slru")),
-            max_states_per_path=dice.choice((None, None, 2)),
-        )
-        self.life = Lifecycle(self.memory, rule, spare_pages=dice.choice((0, 0, 1)))
+    def __init__(
+        self, subject: Rule | Preset, geometry: Geometry, dice: random.Random, report: FuzzReport
+    ) -> None:
+        self.geometry, self.dice, self.report = geometry, dice, report
+        self.engine = isinstance(subject, Preset)
+        setup = _setup(subject, geometry, dice)
+        self.rule, report.rule = setup.rule, setup.rule.name
+        self.memory = Memory(geometry, setup.kv_tokens, setup.state_slots, **setup.policies)
+        self.life = Lifecycle(self.memory, self.rule, spare_pages=dice.choice((0, 0, 1)))
         self.texts: list[Runs] = [canonical([(segment, 0, 6 * geometry.tree_page)]) for segment in (1, 2, 3)]
         self.goals: dict[str, int] = {}
         self.count = 0
@@ -116,8 +136,9 @@ class _Life:
                 act()
                 self.life.check_invariants()
             except Exception as error:
+                who = f"preset {self.report.preset}" if self.engine else f"rule {self.rule.name}"
                 error.add_note(
-                    f"rule {self.rule.name}, seed {self.report.seed}, step {self.report.total} ({kind}), {self.geometry}"
+                    f"{who}, seed {self.report.seed}, step {self.report.total} ({kind}), {self.geometry}"
                 )
                 raise
             self.report.checks += 1
@@ -173,10 +194,7 @@ class _Life:
 
     def _extend(self, sequence: Sequence) -> None:
         goal = self.goals[sequence.request]
-        left = self.dice.randint(1, self.geometry.chunked_prefill_size)
-        end = PrefillBudget(self.rule, self.geometry, left, self.memory.allocator.total_tokens).next_cut(
-            sequence.computed, goal
-        )
+        end = self._end(sequence, goal)
         if self._unlucky():
             return self._extend_badly(sequence, end)
         try:
@@ -190,6 +208,21 @@ class _Life:
             with self._no_slots():
                 return self.life.checkpoint(sequence)
         return self.life.checkpoint(sequence)
+
+    def _end(self, sequence: Sequence, goal: int) -> int:
+        """Where the next extend stops, with a budget that other rows of the step left over."""
+        whole, page, at = self.geometry.chunked_prefill_size, self.geometry.page_size, sequence.branch
+        left = (
+            self.dice.randint(1, max(1, whole // page)) * page if self.engine else self.dice.randint(1, whole)
+        )
+        room = self.memory.allocator.total_tokens
+        for budget in (left, whole) if self.engine and not sequence.tracks else ():
+            cut = PrefillBudget(self.rule, self.geometry, budget, room).first_cut(
+                sequence.computed, goal, 0, at
+            )
+            if cut.end > sequence.computed:
+                return cut.end
+        return PrefillBudget(self.rule, self.geometry, left, room).next_cut(sequence.computed, goal, at)
 
     def _decode(self, sequence: Sequence) -> None:
         for _ in range(self.dice.randint(1, 2 * self.geometry.tree_page)):
@@ -313,3 +346,15 @@ class _Life:
             yield
         finally:
             self.life.rule = self.rule
+
+
+def _setup(subject: Rule | Preset, geometry: Geometry, dice: random.Random) -> Setup:
+    """Pools that are always short. A preset brings its policies, a rule gets some by chance. A block of a joint pool holds
+    a state, however small the block, as if all lengths were scaled down."""
+    pages, slots = dice.randint(8, 24), dice.randint(5, 14)
+    if isinstance(subject, Preset):
+        return subject.apply(geometry, pages * geometry.tree_page, slots, state_tokens=geometry.tree_page)
+    eviction = dice.choice(("lru", "lfu", "fifo", "slru"))
+    cap = dice.choice((None, None, 2))
+    policies = {"eviction": eviction, "max_states_per_path": cap}
+    return Setup(subject, pages * geometry.tree_page, slots, policies)

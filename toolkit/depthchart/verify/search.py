@@ -33,6 +33,7 @@ import gc
 import time
 from collections.abc import Sequence
 from dataclasses import replace
+from difflib import get_close_matches
 from hashlib import blake2b
 from heapq import heappop, heappush
 from math import inf
@@ -45,7 +46,7 @@ from depthchart.verify.counterexample import Counterexample
 from depthchart.verify.report import Report
 from depthchart.verify.world import FAULTS, Fault, Move, Step, World
 
-__all__ = ["Report", "verify"]
+__all__ = ["Report", "subject_named", "verify"]
 
 
 def verify(
@@ -89,16 +90,23 @@ def _subject(subject: str | Rule | Preset) -> Rule | Preset:
     if isinstance(subject, Preset):
         return preset(subject.name)
     if isinstance(subject, str):
-        if subject in RULES:
-            return RULES[subject]
-        try:
-            return preset(subject)
-        except ValueError as error:
-            known = ", ".join(RULES)
-            raise ValueError(f"subject={subject!r}: neither a rule ({known}) nor a preset: {error}") from None
+        return subject_named(subject)
     if subject.name not in RULES or RULES[subject.name] is not subject:
         raise ValueError(f"rule={subject.name!r}: is not registered; make it with @depthchart.rule(name)")
     return subject
+
+
+def subject_named(name: str) -> Rule | Preset:
+    """The rule of that name, else the preset; raises ValueError, with what is near, where there is neither."""
+    if name in RULES:
+        return RULES[name]
+    try:
+        return preset(name)
+    except ValueError as error:
+        near = get_close_matches(name, RULES, n=1, cutoff=0.6)
+        hint = f"; nearest: {near[0]!r}" if near else ""
+        known = ", ".join(RULES)
+        raise ValueError(f"subject={name!r}: neither a rule ({known}{hint}) nor a preset: {error}") from None
 
 
 def _by_tokens(
