@@ -121,6 +121,7 @@ def make_cache(
     from sglang.srt.mem_cache.unified_radix_cache import UnifiedRadixCache
     from sglang.srt.server_args import ServerArgs, set_global_server_args_for_scheduler
 
+    torch.set_num_threads(1)  # the clock is that of one thread
     settings = {"attention_backend": "torch_native", "mamba_radix_cache_strategy": "extra_buffer"}
     arguments = ServerArgs(model_path="none", page_size=page, device="cpu", **settings)
     arguments._mamba_cache_chunk_size = max(CHUNK, page)  # else it would be asked of the model's files
