@@ -145,3 +145,19 @@ def test_a_small_pool_evicts_and_its_books_add_up(way):
     requests = load(4)
     driver = SglangRequests([(r.prompt, r.output) for r in requests], 64, len(requests) + 8)
     assert sum(driver.run("python", way, 8192)[1]) < sum(lifecycle_matches(64, 4))
+
+
+@peer
+@pytest.mark.peer
+def test_slots_of_one_request_are_those_that_sglang_gives():
+    torch = pytest.importorskip("torch")
+    from sglang.srt.mem_cache.allocator.paged import alloc_extend_naive
+
+    free = torch.tensor([4, 9, 2, 7, 30, 12])
+    for prefix, end in [(0, 1), (0, 64), (64, 200), (70, 90), (70, 128), (70, 300)]:
+        last = torch.tensor([11 * 64 + prefix % 64 - 1 if prefix % 64 else -1])
+        given = []
+        for slots in (alloc_extend_naive, sglang_request_peer._slots_of_one):
+            given.append(torch.empty(end - prefix, dtype=torch.int64))
+            slots(torch.tensor([prefix]), torch.tensor([end]), last, free, given[-1], 64, "cpu")
+        assert torch.equal(*given)
