@@ -87,8 +87,20 @@ def test_rows_are_named_and_related_to_ours(fakes):
     assert rows["lifecycle", "sglang rust"].times_ours == 10
     assert rows["lifecycle", "sglang rust"].us_a_request == 10_000
     assert rows["lifecycle", "depthchart"].us_a_request == 1000
+    assert rows["lifecycle", "sglang python, books only"].best_times_ours == 10
     assert {row.matched_tokens for row in rows.values() if row.part == "lifecycle"} == {190}
     assert {row.half_pool_matched for row in rows.values() if row.part == "tree"} == {140}
+
+
+def test_a_row_gives_the_median_and_the_fastest_round():
+    times = {
+        ("tree", "depthchart"): ([2.0, 1.0, 3.0], [1.0, 1.0, 1.0]),
+        ("tree", "x"): ([9.0, 5.0, 8.0], [4.0, 2.0, 6.0]),
+    }
+    row = tree_bench._row(("tree", "x"), 64, times, 1_000_000, ([1, 2], [1, 1]))
+    assert (row.us_a_request, row.half_pool_us, row.half_over_roomy, row.times_ours) == (8, 4, 0.5, 4)
+    assert (row.best_us, row.best_times_ours, row.spread, row.rounds) == (5, 5, 1.8, 3)
+    assert (row.matched_tokens, row.half_pool_matched) == (3, 2)
 
 
 def test_other_matches_are_refused(fakes, monkeypatch):

@@ -35,7 +35,8 @@ SESSIONS, TURNS, SHARED, NEW, REPLY = 200, 10, 2000, 500, 50
 
 class Row(NamedTuple):
     """``who``: depthchart, or a core of SGLang's (in the lifecycle, after a comma: how it took the reply's KV, where not at
-    once); ``times_ours``: its time over ours at the roomy pool; ``spread``: the slowest round over the fastest;
+    once); ``times_ours``: its time over ours at the roomy pool; ``spread``: the slowest round over the fastest; ``best_us``,
+    ``best_times_ours``: by the fastest round of each, which other users of the machine disturb least;
     ``matched_tokens``: of all requests, at the roomy pool; ``half_pool_matched``: at the other."""
 
     part: str
@@ -45,6 +46,8 @@ class Row(NamedTuple):
     half_pool_us: float
     half_over_roomy: float
     times_ours: float
+    best_us: float
+    best_times_ours: float
     spread: float
     rounds: int
     matched_tokens: int
@@ -159,18 +162,19 @@ def _check_matched(page: int, matched: dict[Name, Matched]) -> None:
 
 
 def _row(name: Name, page: int, times: dict[Name, Times], requests: int, matched: Matched) -> Row:
-    roomy, half = (median(seconds) for seconds in times[name])
-    ours = median(times[name[0], "depthchart"][0])
-    spread = max(times[name][0]) / min(times[name][0])
+    rounds, ours = times[name][0], times[name[0], "depthchart"][0]
+    roomy, half = median(rounds), median(times[name][1])
     return Row(
         *name,
         page,
         us_a_request=round(roomy / requests * 1e6, 1),
         half_pool_us=round(half / requests * 1e6, 1),
         half_over_roomy=round(half / roomy, 2),
-        times_ours=round(roomy / ours, 2),
-        spread=round(spread, 2),
-        rounds=len(times[name][0]),
+        times_ours=round(roomy / median(ours), 2),
+        best_us=round(min(rounds) / requests * 1e6, 1),
+        best_times_ours=round(min(rounds) / min(ours), 2),
+        spread=round(max(rounds) / min(rounds), 2),
+        rounds=len(rounds),
         matched_tokens=sum(matched[0]),
         half_pool_matched=sum(matched[1]),
     )
