@@ -21,7 +21,8 @@ METHOD = """load: sessions of 10 turns, turn about; 2,000 shared tokens, 500 new
 tree: match, then insert the whole turn with a state at its end, on prepared prompts; lifecycle: match to finish, states
 where SGLang has them; sglang's replies get their KV at once as ours, or step by step as its scheduler does;
 books only: at once, and without what a GPU would do beside the scheduler
-CPU time of one thread, us a request, medians of rounds and the fastest of each; pools with room for all and for half of it; all in one process"""
+CPU time of one thread, us a request, medians of rounds and the fastest; pools with room for all and for half of it;
+all in one process"""
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
