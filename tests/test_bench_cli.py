@@ -8,7 +8,6 @@ import pytest
 from depthchart import sglang_peer
 from depthchart.cli import main
 from depthchart.commands import bench
-from depthchart.tree_bench import measure
 
 SMALL = [
     "--op",
@@ -122,14 +121,6 @@ def test_without_sglang_ours_is_shown_with_the_method(capsys, monkeypatch):
     shown = capsys.readouterr().out
     assert "sglang is not installed" in shown
     assert "CPU time of one thread" in shown
-
-
-@pytest.mark.peer
-def test_sglangs_own_tree_matches_the_same_tokens():
-    pytest.importorskip("sglang")
-    for page in (1, 64, 512):
-        rows = measure(page, 3, 1, sglang_peer.CORES)
-        assert len({row.matched_tokens for row in rows if row.part == "tree"}) == 1
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ import numpy as np
 
 from depthchart.tokens import Runs, runs_to_tokens
 
-__all__ = ["CORES", "SglangTurns", "installed"]
+__all__ = ["CHUNK", "CORES", "SglangTurns", "installed", "make_cache", "plain", "versions"]
 
 CORES = ("python", "rust")
 CHUNK = 64  # the model's chunk width in tokens; no state is computed
@@ -32,18 +32,24 @@ def installed() -> str | None:
         return "unknown"
 
 
+def versions() -> dict[str, str]:
+    """SGLang's version, and that of torch, on whose tensors its books lie."""
+    return {"sglang": installed() or "", "torch": version("torch")}
+
+
 class SglangTurns:
     """The texts as SGLang's keys, cut to whole pages; made before any clock starts."""
 
     def __init__(self, texts: list[Runs], page: int, slots: int) -> None:
         self.page, self.slots = page, slots
-        self._keys = [_plain(runs, page) for runs in texts]
+        tokens = [plain(runs) for runs in texts]
+        self._keys = [text[: len(text) // page * page] for text in tokens]
 
     def run(self, core: str, pool: int) -> tuple[float, list[int]]:
         """CPU seconds of all turns on a fresh cache with ``pool`` KV tokens, and the tokens that each matched."""
         from sglang.srt.mem_cache.radix_cache import RadixKey
 
-        cache = _cache(core, pool // self.page * self.page, self.page, self.slots)
+        cache = make_cache(core, pool // self.page * self.page, self.page, self.slots)
         keys = [RadixKey(tokens) for tokens in self._keys]
         turn = _Turn(cache)
         start = time.thread_time()
@@ -90,14 +96,21 @@ class _Turn:
         return self.slots.alloc(1)
 
 
-def _plain(runs: Runs, page: int) -> array[int]:
+def plain(runs: Runs) -> array[int]:
     """Token ids below 2**31, as SGLang's keys have them: a run's segment moves it out of the others' way."""
     tokens = runs_to_tokens(runs)
-    plain = (tokens >> 32) * 1_000_000 + (tokens & 0xFFFFFFFF)
-    return array("q", plain[: len(plain) // page * page].astype(np.int64).tobytes())
+    moved = (tokens >> 32) * 1_000_000 + (tokens & 0xFFFFFFFF)
+    return array("q", moved.astype(np.int64).tobytes())
 
 
-def _cache(core: str, pool: int, page: int, slots: int) -> Any:
+def make_cache(
+    core: str, pool: int, page: int, slots: int, *, context: int = 16, late_frees: bool = False
+) -> Any:
+    """A fresh cache with its pools: ``pool`` KV tokens (whole pages), ``slots`` states, rows of ``context`` tokens.
+
+    ``late_frees``: its own setting ``need_sort``, by which freed pages wait in a list of their own.
+    Raises ValueError where SGLang gives another core than asked for.
+    """
     import torch
     from sglang.srt.configs.mamba_utils import Mamba2CacheParams, Mamba2StateShape
     from sglang.srt.mem_cache.allocator.paged import PagedTokenToKVPoolAllocator
@@ -108,7 +121,9 @@ def _cache(core: str, pool: int, page: int, slots: int) -> Any:
     from sglang.srt.mem_cache.unified_radix_cache import UnifiedRadixCache
     from sglang.srt.server_args import ServerArgs, set_global_server_args_for_scheduler
 
-    arguments = ServerArgs(model_path="none", page_size=page)
+    torch.set_num_threads(1)  # the clock is that of one thread
+    settings = {"attention_backend": "torch_native", "mamba_radix_cache_strategy": "extra_buffer"}
+    arguments = ServerArgs(model_path="none", page_size=page, device="cpu", **settings)
     arguments._mamba_cache_chunk_size = max(CHUNK, page)  # else it would be asked of the model's files
     set_global_server_args_for_scheduler(arguments)
     small = {"tp_world_size": 1, "intermediate_size": 8, "n_groups": 1, "num_heads": 1}
@@ -117,7 +132,7 @@ def _cache(core: str, pool: int, page: int, slots: int) -> Any:
         size=4,
         mamba_size=slots,
         mamba_spec_state_size=4,
-        max_context_len=16,
+        max_context_len=context,
         device="cpu",
         enable_memory_saver=False,
         cache_params=Mamba2CacheParams(shape=shape, layers=[0]),
@@ -135,7 +150,7 @@ def _cache(core: str, pool: int, page: int, slots: int) -> Any:
         enable_memory_saver=False,
         mamba_pool=rows.mamba_pool,
     )
-    given = {"dtype": torch.bfloat16, "device": "cpu", "kvcache": kv, "need_sort": False}
+    given = {"dtype": torch.bfloat16, "device": "cpu", "kvcache": kv, "need_sort": late_frees}
     pages = (
         TokenToKVPoolAllocator(pool, **given)
         if page == 1

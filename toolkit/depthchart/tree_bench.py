@@ -3,8 +3,9 @@
 The load: 200 sessions of 10 turns, turn about; 2,000 shared tokens of system prompt, 500 new ones a turn: 2,000 requests,
 9.5 million tokens. ``tree``: match what is known, then insert the whole turn with a state at its last page; prompts are
 prepared (interned) before the clock starts. ``lifecycle``: ``serial.serve`` on the same texts, 50 of each turn's tokens
-decoded. Each at a pool with room for all and at half of that, turn and turn about in one process; a row is the median of
-the rounds, in CPU time of the thread, since a machine may be shared.
+decoded, under the rule and the policies of the ``sglang`` preset, so that states lie where SGLang has them. Each at a
+pool with room for all and at half of that, turn and turn about in one process; a row is the median of the rounds, in CPU
+time of the thread, since a machine may be shared.
 """
 
 from __future__ import annotations
@@ -12,7 +13,8 @@ from __future__ import annotations
 import csv
 import gc
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import NamedTuple
@@ -20,9 +22,10 @@ from typing import NamedTuple
 from depthchart.cache.memory import Memory
 from depthchart.files import whole_file
 from depthchart.geometry import Geometry
+from depthchart.presets import PRESETS
 from depthchart.provenance import provenance
 from depthchart.serial import serve
-from depthchart.tokens import Ids, PrefixIndex, Tag, Text
+from depthchart.tokens import Ids, PrefixIndex, Tag, Text, canonical
 from depthchart.traces.trace import Trace, TraceRequest
 
 __all__ = ["COLUMNS", "Row", "load", "measure", "write_csv"]
@@ -31,8 +34,10 @@ SESSIONS, TURNS, SHARED, NEW, REPLY = 200, 10, 2000, 500, 50
 
 
 class Row(NamedTuple):
-    """``who``: depthchart, or a core of SGLang's; ``times_ours``: its time over ours at the roomy pool; ``spread``: the
-    slowest round over the fastest; ``matched_tokens``: of all requests, at the roomy pool."""
+    """``who``: depthchart, or a core of SGLang's (in the lifecycle, after a comma: how it took the reply's KV, where not at
+    once); ``times_ours``: its time over ours at the roomy pool; ``spread``: the slowest round over the fastest; ``best_us``,
+    ``best_times_ours``: by the fastest round of each, which other users of the machine disturb least;
+    ``matched_tokens``: of all requests, at the roomy pool; ``half_pool_matched``: at the other."""
 
     part: str
     who: str
@@ -41,9 +46,12 @@ class Row(NamedTuple):
     half_pool_us: float
     half_over_roomy: float
     times_ours: float
+    best_us: float
+    best_times_ours: float
     spread: float
     rounds: int
     matched_tokens: int
+    half_pool_matched: int
 
 
 COLUMNS = Row._fields
@@ -72,9 +80,9 @@ def measure(
     cores: Sequence[str] = (),
     advance: Callable[[int], object] = lambda done: None,
 ) -> list[Row]:
-    """Both parts at one tree page, and the tree part of SGLang's ``cores`` ("python", "rust") in turn with ours.
+    """Both parts at one tree page, and those of SGLang's ``cores`` ("python", "rust") in turn with ours.
 
-    Raises ValueError where a core matches other tokens than our tree at the roomy pool: then nothing is compared.
+    Raises ValueError where a core matches other tokens than ours at the roomy pool: then nothing is compared.
     """
     requests, index = load(sessions), PrefixIndex(page)
     total = SHARED + sessions * NEW * TURNS
@@ -82,33 +90,25 @@ def measure(
     texts = [Text(index, (*r.prompt, *r.output)) for r in requests]
     prepared = [text.ids(len(text)) for text in texts]
     slots = len(requests) + 8
-    parts: dict[tuple[str, str], Turns] = {
-        ("tree", "depthchart"): lambda pool: _tree(page, pool, slots, prepared, index)
+    trace = Trace("bench", tuple(requests))
+    parts: dict[Name, Turns] = {
+        ("tree", "depthchart"): lambda pool: _tree(page, pool, slots, prepared, index),
+        ("lifecycle", "depthchart"): lambda pool: _lifecycle(page, pool, slots, trace, index),
     }
     if cores:
-        from depthchart.sglang_peer import SglangTurns
-
-        theirs = SglangTurns([text.runs for text in texts], page, slots)
-        parts |= {
-            ("tree", f"sglang {core}"): lambda pool, core=core: theirs.run(core, pool)  # type: ignore[misc]
-            for core in cores
-        }
-    trace = Trace("bench", tuple(requests))
-    parts["lifecycle", "depthchart"] = lambda pool: _lifecycle(page, pool, slots, trace, index)
+        parts |= _theirs(requests, page, slots, cores)
     half = max(roomy // 2, SHARED + NEW * TURNS + page)  # one text must fit
     times, matched = _in_turn(parts, (roomy, half), rounds, advance)
-    for name in parts:
-        if name[0] == "tree" and matched[name] != matched["tree", "depthchart"]:
-            raise ValueError(
-                f"{name[1]} at page {page}: matches other tokens than our tree, so times mean nothing"
-            )
-    return [_row(name, page, times, len(requests), sum(matched[name])) for name in parts]
+    _check_matched(page, matched)
+    whole = sorted(parts, key=lambda name: name[0] != "tree")  # the tree's rows first
+    return [_row(name, page, times, len(requests), matched[name]) for name in whole]
 
 
-def write_csv(rows: Sequence[Row], path: Path, command: str) -> None:
-    """The table, with where it comes from in its head."""
+def write_csv(rows: Sequence[Row], path: Path, command: str, peers: Mapping[str, str] | None = None) -> None:
+    """The table, with where it comes from in its head; ``peers``: versions of what was compared with."""
+    facts = {**provenance(), **(peers or {}), "command": command}
     with whole_file(path) as draft, draft.open("w", newline="") as out:
-        out.writelines(f"# {key}: {value}\n" for key, value in {**provenance(), "command": command}.items())
+        out.writelines(f"# {key}: {value}\n" for key, value in facts.items())
         writer = csv.writer(out)
         writer.writerow(COLUMNS)
         writer.writerows(rows)
@@ -117,41 +117,66 @@ def write_csv(rows: Sequence[Row], path: Path, command: str) -> None:
 # --- helpers ----------------------------------------------------------------------------------------------
 
 Name = tuple[str, str]
+Times = tuple[list[float], list[float]]  # at the roomy pool and at half of it
+Matched = tuple[list[int], list[int]]
+
+
+def _theirs(requests: list[TraceRequest], page: int, slots: int, cores: Sequence[str]) -> dict[Name, Turns]:
+    from depthchart.sglang_peer import SglangTurns
+    from depthchart.sglang_request_peer import WAYS, SglangRequests
+
+    turns = SglangTurns([canonical((*r.prompt, *r.output)) for r in requests], page, slots)
+    whole = SglangRequests([(r.prompt, r.output) for r in requests], page, slots)
+    parts: dict[Name, Turns] = {("tree", f"sglang {core}"): partial(turns.run, core) for core in cores}
+    for core in cores:
+        for way in WAYS:
+            who = f"sglang {core}" if way == WAYS[0] else f"sglang {core}, {way}"
+            parts["lifecycle", who] = partial(whole.run, core, way)
+    return parts
 
 
 def _in_turn(
     parts: dict[Name, Turns], pools: tuple[int, int], rounds: int, advance: Callable[[int], object]
-) -> tuple[dict[Name, tuple[list[float], list[float]]], dict[Name, list[int]]]:
-    times: dict[Name, tuple[list[float], list[float]]] = {name: ([], []) for name in parts}
-    matched: dict[Name, list[int]] = {}
+) -> tuple[dict[Name, Times], dict[Name, Matched]]:
+    times: dict[Name, Times] = {name: ([], []) for name in parts}
+    matched: dict[Name, Matched] = {name: ([], []) for name in parts}
     for _ in range(rounds):
         for name, run in parts.items():
-            for seconds, pool in zip(times[name], pools, strict=True):
+            for seconds, found, pool in zip(times[name], matched[name], pools, strict=True):
                 gc.collect()
-                spent, found = run(pool)
+                spent, found[:] = run(pool)
                 seconds.append(spent)
-                if pool == pools[0]:
-                    matched[name] = found
         advance(1)
     return times, matched
 
 
-def _row(
-    name: Name, page: int, times: dict[Name, tuple[list[float], list[float]]], requests: int, matched: int
-) -> Row:
-    roomy, half = (median(seconds) for seconds in times[name])
-    ours = median(times[name[0], "depthchart"][0])
-    spread = max(times[name][0]) / min(times[name][0])
+def _check_matched(page: int, matched: dict[Name, Matched]) -> None:
+    for part, who in matched:
+        pairs = zip(matched[part, who][0], matched[part, "depthchart"][0], strict=True)
+        for number, (theirs, ours) in enumerate(pairs):
+            if theirs != ours:
+                raise ValueError(
+                    f"{who} at page {page}, {part}: request {number} matches {theirs} tokens and ours {ours}, so times "
+                    "mean nothing"
+                )
+
+
+def _row(name: Name, page: int, times: dict[Name, Times], requests: int, matched: Matched) -> Row:
+    rounds, ours = times[name][0], times[name[0], "depthchart"][0]
+    roomy, half = median(rounds), median(times[name][1])
     return Row(
         *name,
         page,
         us_a_request=round(roomy / requests * 1e6, 1),
         half_pool_us=round(half / requests * 1e6, 1),
         half_over_roomy=round(half / roomy, 2),
-        times_ours=round(roomy / ours, 2),
-        spread=round(spread, 2),
-        rounds=len(times[name][0]),
-        matched_tokens=matched,
+        times_ours=round(roomy / median(ours), 2),
+        best_us=round(min(rounds) / requests * 1e6, 1),
+        best_times_ours=round(min(rounds) / min(ours), 2),
+        spread=round(max(rounds) / min(rounds), 2),
+        rounds=len(rounds),
+        matched_tokens=sum(matched[0]),
+        half_pool_matched=sum(matched[1]),
     )
 
 
@@ -184,5 +209,6 @@ def _turn(memory: Memory, ids: Ids, page: int) -> int:
 
 def _lifecycle(page: int, pool: int, slots: int, trace: Trace, index: PrefixIndex) -> tuple[float, list[int]]:
     start = time.thread_time()
-    service = serve(trace, Geometry(page), "absolute", kv_tokens=pool, state_slots=slots, index=index)
+    setup = PRESETS["sglang"].apply(Geometry(page), pool, slots)
+    service = serve(trace, Geometry(page), **setup.settings, index=index)
     return time.thread_time() - start, [served.reused_tokens for served in service.requests]

@@ -18,8 +18,11 @@ FLAGS = {
 }
 KERNELS_TOO = ("against", "rounds")  # flags that both benches have
 METHOD = """load: sessions of 10 turns, turn about; 2,000 shared tokens, 500 new ones a turn, 50 of them decoded
-tree: match, then insert the whole turn with a state at its end, on prepared prompts; lifecycle: match to finish
-CPU time of one thread, us a request, medians of rounds; pools with room for all and for half of it; all in one process"""
+tree: match, then insert the whole turn with a state at its end, on prepared prompts; lifecycle: match to finish, states
+where SGLang has them; sglang's replies get their KV at once as ours, or step by step as its scheduler does;
+books only: at once, and without what a GPU would do beside the scheduler
+CPU time of one thread, us a request, medians of rounds and the fastest; pools with room for all and for half of it;
+all in one process"""
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
@@ -43,9 +46,10 @@ def run(args: argparse.Namespace) -> int:
     cores = sglang_peer.CORES if peer else ()
     with _bar(rounds * len(pages)) as bar:
         rows = [row for page in pages for row in measure(page, sessions, rounds, cores, bar.update)]
-    facts = {**provenance(), **({"sglang": peer} if peer else {})}
+    peers = sglang_peer.versions() if peer else {}
+    facts = {**provenance(), **peers}
     if args.csv:
-        write_csv(rows, Path(args.csv), " ".join(["depthchart", *sys.argv[1:]]))
+        write_csv(rows, Path(args.csv), " ".join(["depthchart", *sys.argv[1:]]), peers)
     if args.json:
         print(json.dumps({"provenance": facts, "rows": [row._asdict() for row in rows]}, indent=2))
         return 0
