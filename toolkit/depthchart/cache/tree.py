@@ -106,6 +106,9 @@ class RadixTree:
         self._refreshes_path = one_of("refresh", refresh, REFRESHES) == "path"
         self._tips_only = one_of("matching", matching, MATCHINGS) == "tip"
         self.clock = 0
+        self.grown = (
+            0  # counts what may make a match longer; as long as it stands still, matches only get shorter
+        )
         self._last_id = 0
 
     # --- looking up ---------------------------------------------------------------------------------------
@@ -235,6 +238,7 @@ class RadixTree:
             return False
         node.state, node.had_state, node.uses = slot, True, 0
         self.state_order[node] = None
+        self.grown += 1
         self.protected_states += node.state_locks > 0
         tag = self.states.tags[slot]
         fits = tag == Tag(node.end, node.ids[-1])
@@ -248,6 +252,7 @@ class RadixTree:
         self._touch(node)
         node.created = node.last_use
         parent.children[ids[0]] = node
+        self.grown += 1
         self.evictable_tokens += node.tokens
         self._leaves.offer(node)
         self.emit(NodeAdded(node.node_id, parent.node_id, node.start, node.end, request, namespace))
@@ -389,6 +394,7 @@ class RadixTree:
             self._drop_state(node, why)
         self.allocator.free(node.pages)
         del node.parent.children[node.ids[0]]
+        self.grown += self._tips_only  # the parent may have become a tip
         node.parent = None
         self.evictable_tokens -= node.tokens
         self.emit(NodeRemoved(node.node_id, node.tokens, why))

@@ -251,7 +251,8 @@ class Scheduler:
                 self._advance(self.running[name], result.tokens.get(name), name in result.stopped)
             if batch.contexts and self._strides is not None:
                 for job in self._strides.ended():
-                    self._advance(job, self._strides.book(job)[0])
+                    self._strides.book(job)
+                    self._advance(job, None)
         except BaseException:
             self._cancel(left)
             raise

@@ -64,24 +64,21 @@ class Planner:
             return self._refuse(f"{self.max_running} requests are running, the most allowed")
         if any(job is lost for lost in self.retracted):
             return self._refuse("retracted in this step")
-        tree, ids = self.memory.tree, job.text.ids(len(job.text) - 1)
-        match = tree.lookup(ids)
+        if job.refusal and self._surely_short(job):
+            return self._refuse(job.refusal)
+        tree, output = self.memory.tree, min(job.remaining_output, self.reserve.clip_tokens)
+        match = tree.lookup(job.text.all_ids, (len(job.text) - 1) // self._page())
         missing = self._missing_slots(match.node)
         if missing:
             return self._refuse(missing)
-        path = sum(node.tokens for node in match.node.path() if not node.kv_locks)
-        reserved = self.reserve.tokens(self._apart(), self._page())
-        if self.strides is not None:
-            reserved += self.strides.reserved(self.reserve, self._page())
-        self.budget.room_tokens = self._free() - path - reserved
-        output = min(job.remaining_output, self.reserve.clip_tokens)
+        path = sum(node.tokens for node in match.node.climb() if not node.kv_locks)
+        self.budget.room_tokens = self._free() - path - self._reserved()
+        need = len(job.text) - match.tokens + output
         end, reason = self.budget.first_cut(match.tokens, len(job.text), output, match.branch)
         if end <= match.tokens:
-            if (
-                self._planned
-                or self.budget.step_tokens < 1
-                or self.budget.room_tokens < len(job.text) - match.tokens + output
-            ):
+            short = self.budget.room_tokens < need
+            job.short = (tree.grown, need) if short else None
+            if short or self._planned or self.budget.step_tokens < 1:
                 return self._refuse(reason)
             end = self.budget.next_cut(
                 match.tokens, len(job.text), match.branch
@@ -93,6 +90,7 @@ class Planner:
         sequence = self.lifecycle.begin(job.request_id, job.text, job.prompt_tokens, job.request.priority)
         assert sequence is not None, "the slots were counted before"
         job.sequence, job.goal, job.status, job.refusal = sequence, len(job.text), Status.RUNNING, ""
+        job.short = None
         self.running[job.request_id] = job
         self._admitted += 1
         job.admitted = self._admitted
@@ -124,6 +122,24 @@ class Planner:
                 self._planned.add(job.request_id)
                 self.extends.append(plan)
                 return plan
+
+    def _surely_short(self, job: Job) -> bool:
+        """Whether a job that was refused must be refused again, without looking at its match: there is no room even for
+        the least that any request takes, or for what it needed itself when its match was no shorter."""
+        tree = self.memory.tree
+        if self.memory.free_state_slots + tree.evictable_states < ROW_SLOTS:
+            return True
+        if job.short is None or job.short[0] != tree.grown:
+            return False
+        free, need = self._free(), job.short[1]
+        return free < need or free - self._reserved() < need
+
+    def _reserved(self) -> int:
+        """KV tokens set aside for the output of those that run."""
+        reserved = self.reserve.tokens(self._apart(), self._page())
+        return (
+            reserved if self.strides is None else reserved + self.strides.reserved(self.reserve, self._page())
+        )
 
     def _missing_slots(self, node: Node) -> str:
         room = self.memory.free_state_slots + self.memory.tree.evictable_states
@@ -160,6 +176,8 @@ class Planner:
 
     def _apart(self) -> list[Job]:
         """The running jobs that are in no stride, in order of admission."""
+        if self.strides is not None and len(self.strides) == len(self.running):
+            return []
         return [job for job in self.running.values() if job.stride is None]
 
     def _make_room(self) -> None:

@@ -53,7 +53,8 @@ class Job:
     """A request on its way. ``order``: its place in the order of arrival; ``text``: the prompt and what was
     sampled so far; ``goal``: how many tokens prefill has to compute (longer than the prompt after a
     retraction); ``refusal``: why it was not admitted the last time, in words; ``admitted``: its place in the order of
-    admission; ``stride``: the decode steps that it has run ahead of its books (``strides``)."""
+    admission; ``short``: the tree's ``grown`` when KV was last too short for it, and how many tokens it needed then;
+    ``stride``: the decode steps that it has run ahead of its books (``strides``)."""
 
     request: Request
     order: int
@@ -65,6 +66,7 @@ class Job:
     goal: int = 0
     refusal: str = ""
     admitted: int = 0
+    short: tuple[int, int] | None = None
     stride: Stride | None = None
 
     @property

@@ -11,7 +11,6 @@ from collections.abc import Callable
 from typing import TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 
 from depthchart.scheduler.lifecycle import Lifecycle
 from depthchart.scheduler.request import Job
@@ -45,10 +44,10 @@ class Strides:
         self.lifecycle, self.said = lifecycle, said
         self.steps = 0
         self._contexts: dict[str, int] = {}  # request -> tokens in its row's context, less the clock
-        self._needs: dict[
-            str, tuple[int, int]
-        ] = {}  # output left and room in the row's pages, both plus the clock
-        self._table: npt.NDArray[np.int64] | None = None  # the same, [strides, 2]
+        # output left and room in the row's pages, both plus the clock: the first columns of [2, room for strides]
+        self._needs = np.zeros((2, 64), np.int64)
+        self._names: list[str] = []  # whose they are
+        self._places: dict[str, int] = {}
         self._ends: dict[int, list[tuple[Job, Stride]]] = {}
         self._checkpoints: dict[int, int] = {}  # clock -> strides that end on the decode grid then
 
@@ -62,8 +61,7 @@ class Strides:
         length = min(room, to_grid, job.remaining_output)
         job.stride = stride = Stride(self, self.steps + length)
         self._contexts[job.request_id] = sequence.computed + 1 - self.steps
-        self._needs[job.request_id] = (job.remaining_output + self.steps, room + self.steps)
-        self._table = None
+        self._need(job.request_id, job.remaining_output + self.steps, room + self.steps)
         self._ends.setdefault(stride.ends, []).append((job, stride))
         if length == to_grid:
             self._checkpoints[stride.ends] = self._checkpoints.get(stride.ends, 0) + 1
@@ -78,11 +76,9 @@ class Strides:
 
     def reserved(self, reserve: OutputReserve, page: int) -> int:
         """``OutputReserve.tokens`` of the jobs in strides."""
-        if not self._needs:
+        if not self._names:
             return 0
-        if self._table is None:
-            self._table = np.array(list(self._needs.values()), np.int64)
-        output, room = self._table.T - self.steps
+        output, room = self._needs[:, : len(self._names)] - self.steps
         more = (np.minimum(output, reserve.clip_tokens) * reserve.share).astype(np.int64) - room
         return int((-(-more[more > 0] // page)).sum()) * page
 
@@ -106,23 +102,33 @@ class Strides:
         if (sequence.computed + stride.ends - stride.begun) % self.lifecycle.decode_grid == 0:
             self._checkpoints[stride.ends] -= 1
         if stride.ran:
-            job.text.append(self.book(job))
+            self.book(job)
         else:
             self._over(job)
 
-    def book(self, job: Job) -> Runs:
-        """Book the tokens that ran; the one sampled last is returned, not appended: it has no KV yet."""
+    def book(self, job: Job) -> None:
+        """Book the tokens that ran. The text gets the one sampled last as well, which has no KV yet."""
         stride, sequence = job.stride, job.sequence
         assert stride is not None
         assert sequence is not None
-        ran, name = stride.ran, job.request_id
-        first = job.sampled - ran
+        ran, first = stride.ran, job.sampled - stride.ran
         self._over(job)
-        if ran > 1:
-            job.text.append(self.said(name, first, ran - 1))
+        job.text.append(self.said(job.request_id, first, ran))
         self.lifecycle.commit_decode(self.lifecycle.plan_decode(sequence, ran))
-        return self.said(name, first + ran - 1, 1)
+
+    def _need(self, name: str, output: int, room: int) -> None:
+        place = len(self._names)
+        if place == self._needs.shape[1]:
+            self._needs = np.concatenate((self._needs, np.zeros_like(self._needs)), axis=1)
+        self._needs[0, place], self._needs[1, place] = output, room
+        self._names.append(name)
+        self._places[name] = place
 
     def _over(self, job: Job) -> None:
-        job.stride = self._table = None
-        del self._contexts[job.request_id], self._needs[job.request_id]
+        job.stride = None
+        name = job.request_id
+        del self._contexts[name]
+        place, last = self._places.pop(name), self._names.pop()
+        if last != name:  # the last one takes its place
+            self._needs[:, place] = self._needs[:, len(self._names)]
+            self._names[place], self._places[last] = last, place
