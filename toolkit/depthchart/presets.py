@@ -9,7 +9,7 @@ reuse no more than the bundle here, which shares.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import date
 from difflib import get_close_matches
 from typing import Any, Final
@@ -178,7 +178,7 @@ def _spaced(geometry: Geometry, kv_tokens: int, state_slots: int) -> Rule:
 
 _OLD_DECODE = decode_on_interval(RULES["chunk_grid"])
 # of a name of its own: its decode grid is not that of the registered rule, and a run must tell which it had
-_VLLM_STEPS = replace(vllm_steps(), name="vllm_steps")
+_VLLM_STEPS = vllm_steps()
 _R1_OLD_DECODE = decode_on_interval(RULES["prefix_relative"])
 
 _SGLANG: Final = (

@@ -41,7 +41,7 @@ def vllm_steps() -> Rule:
 
     Sound: it donates only where the last multiple of the tree page is the end of the step, whose state always exists.
     """
-    return replace(RULES["vllm_align"], decode_grid=lambda g: g.tree_page)
+    return replace(RULES["vllm_align"], name="vllm_steps", decode_grid=lambda g: g.tree_page)
 
 
 def vllm_junction() -> Rule:
