@@ -42,6 +42,8 @@ def test_a_case_from_the_index(run_notebook, visit, lab, lab_home, offline):
     root.get_by_text("Node 1: what happened to it", exact=False).wait_for()
     visit.settle()
     root.locator("select").first.select_option("llamacpp-24035")  # an engine's own way of doing it
+    root.get_by_text("Checkpoints of one slot", exact=False).first.wait_for()
+    visit.settle()  # choosing a case offers its engines: wait for them before choosing one
     root.locator("select").nth(1).select_option("as\xa0recorded")
     root.get_by_text("less is reused than the right answer allows", exact=False).wait_for()
     assert "engine preset llamacpp-24035" in root.inner_text()
