@@ -14,7 +14,6 @@ seconds, but for the grid's wall time.
 from __future__ import annotations
 
 import argparse
-import csv
 import itertools
 import multiprocessing
 import resource
@@ -25,7 +24,7 @@ from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
-from depthchart.files import whole_file
+from depthchart.files import write_table
 from depthchart.geometry import Geometry
 from depthchart.provenance import provenance
 from depthchart.serial import serve_each
@@ -177,11 +176,7 @@ def show(rows: list[dict], path: Path | None) -> None:
     print("\n" + "\n".join(f"{key:11} {value}" for key, value in facts.items()))
     if path is None:
         return
-    with whole_file(path) as draft, draft.open("w", newline="") as out:
-        out.writelines(f"# {key}: {value}\n" for key, value in facts.items())
-        writer = csv.DictWriter(out, list(rows[0]))
-        writer.writeheader()
-        writer.writerows(rows)
+    write_table(path, facts, list(rows[0]), (row.values() for row in rows))
 
 
 if __name__ == "__main__":

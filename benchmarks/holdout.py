@@ -10,7 +10,6 @@ chooses those that flatter; ``--memory KV:SLOTS`` sets others. Every part is ser
 from __future__ import annotations
 
 import argparse
-import csv
 import shlex
 import sys
 import time
@@ -19,7 +18,7 @@ from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
 
-from depthchart.files import whole_file
+from depthchart.files import write_table
 from depthchart.geometry import Geometry
 from depthchart.leaderboard import Leaderboard, leaderboard
 from depthchart.presets import ENGINES, PRESETS
@@ -149,11 +148,7 @@ def show(row: dict, *, header: bool) -> None:
 
 def write(rows: list[dict], path: Path) -> None:
     facts = {**provenance(), "command": " ".join(["python", *map(shlex.quote, sys.argv)])}
-    with whole_file(path) as draft, draft.open("w", newline="") as out:
-        out.writelines(f"# {key}: {value}\n" for key, value in facts.items())
-        writer = csv.DictWriter(out, list(rows[0]))
-        writer.writeheader()
-        writer.writerows(rows)
+    write_table(path, facts, list(rows[0]), (row.values() for row in rows))
 
 
 if __name__ == "__main__":

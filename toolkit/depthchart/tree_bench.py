@@ -10,7 +10,6 @@ time of the thread, since a machine may be shared.
 
 from __future__ import annotations
 
-import csv
 import gc
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -20,7 +19,7 @@ from statistics import median
 from typing import NamedTuple
 
 from depthchart.cache.memory import Memory
-from depthchart.files import whole_file
+from depthchart.files import write_table
 from depthchart.geometry import Geometry
 from depthchart.presets import PRESETS
 from depthchart.provenance import provenance
@@ -107,11 +106,7 @@ def measure(
 def write_csv(rows: Sequence[Row], path: Path, command: str, peers: Mapping[str, str] | None = None) -> None:
     """The table, with where it comes from in its head; ``peers``: versions of what was compared with."""
     facts = {**provenance(), **(peers or {}), "command": command}
-    with whole_file(path) as draft, draft.open("w", newline="") as out:
-        out.writelines(f"# {key}: {value}\n" for key, value in facts.items())
-        writer = csv.writer(out)
-        writer.writerow(COLUMNS)
-        writer.writerows(rows)
+    write_table(path, facts, COLUMNS, rows)
 
 
 # --- helpers ----------------------------------------------------------------------------------------------
