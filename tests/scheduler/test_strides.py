@@ -57,7 +57,13 @@ REQUESTS = st.lists(
 @given(
     REQUESTS,
     st.sampled_from(
-        [Geometry(4, chunk_width=4), Geometry(1, chunk_width=8), Geometry(16, 2, chunk_width=16)]
+        [
+            Geometry(4, chunk_width=4),
+            Geometry(1, chunk_width=8),
+            Geometry(16, 2, chunk_width=16),
+            Geometry(4, chunk_width=4, chunked_prefill_size=12),
+            Geometry(8, 2, chunk_width=16, chunked_prefill_size=32),
+        ]
     ),
     st.sampled_from([160, 256, 1024]),
     st.integers(4, 40),

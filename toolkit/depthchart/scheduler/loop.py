@@ -23,6 +23,7 @@ from depthchart.scheduler.planner import MIN_STATE_SLOTS, Planner
 from depthchart.scheduler.queue import order_waiting, queue_policy
 from depthchart.scheduler.request import Job, Request, Status
 from depthchart.scheduler.reserve import OutputReserve
+from depthchart.scheduler.running import Running
 from depthchart.scheduler.strides import Said, Strides
 from depthchart.tokens import Run, Text
 
@@ -80,16 +81,17 @@ class Scheduler:
         self.memory, self.executor, self.policy = memory, executor, queue_policy(policy)
         self.lifecycle = Lifecycle(memory, rule, strict=strict, spare_pages=spare_pages, emit=self.log)
         self.waiting: dict[str, Job] = {}
-        self.running: dict[str, Job] = {}
+        self._running = Running()
+        self.running = self._running.jobs
         self.done: dict[str, Job] = {}
         self._ended: list[str] = []
         self._keep_done = keep_done
         self.now_s, self.steps = 0.0, 0
         self._rng = random.Random(seed)
         said: Said | None = getattr(executor, "said", None)
-        self._strides = None if said is None else Strides(self.lifecycle, said)
+        self._strides = None if said is None else Strides(self.lifecycle, said, self._running)
         self._planner = Planner(
-            self.lifecycle, self.running, mixed, max_running, reserve or OutputReserve(), self._strides
+            self.lifecycle, self._running, mixed, max_running, reserve or OutputReserve(), self._strides
         )
         self._mixed, self._submitted = mixed, 0
 
@@ -132,10 +134,11 @@ class Scheduler:
         if request_id in self.waiting:
             self._end(self.waiting.pop(request_id), Status.ABORTED, Aborted(request_id, 0))
         elif request_id in self.running:
-            job = self.running.pop(request_id)
+            job = self.running[request_id]
             assert job.sequence is not None
             if self._strides is not None:
                 self._strides.settle(job)
+            self._running.remove(job)
             self.lifecycle.abort(job.sequence)
             self._end(job, Status.ABORTED)
         else:
@@ -183,7 +186,7 @@ class Scheduler:
     def _plan(self) -> tuple[list[Extend], list[Decode], bool]:
         planner = self._planner
         planner.start()
-        if self._strides and not self.waiting and len(self._strides) == len(self.running):
+        if self._coasting():
             planner.reserve.step()
             return [], [], True  # every row is in the midst of a stride: nothing to plan
         try:
@@ -197,6 +200,11 @@ class Scheduler:
         coasting = coasting and bool(self._strides)
         assert planner.extends or decodes or coasting, "a step with work to do must run something"
         return planner.extends, decodes, coasting
+
+    def _coasting(self) -> bool:
+        """Whether every row is in the midst of a stride and has room."""
+        strides = self._strides
+        return bool(strides and not self.waiting and len(strides) == len(self.running) and not strides.full())
 
     def _plan_rows(self) -> tuple[list[Decode], bool]:
         """The step's decode rows, and whether those in strides take part."""
@@ -271,7 +279,7 @@ class Scheduler:
         with self._telling(name):
             if ended:
                 self.lifecycle.finish(sequence)
-                del self.running[name]
+                self._running.remove(job)
                 self._end(job, Status.FINISHED)
             elif prefill:
                 self.lifecycle.checkpoint(sequence)

@@ -8,6 +8,7 @@ from depthchart.scheduler.admission import PrefillBudget
 from depthchart.scheduler.lifecycle import TRACK_SLOTS, Decode, Extend, Lifecycle
 from depthchart.scheduler.request import Job, Status
 from depthchart.scheduler.reserve import OutputReserve
+from depthchart.scheduler.running import Running, by_admission
 from depthchart.scheduler.strides import Strides
 
 __all__ = ["MIN_STATE_SLOTS", "Planner"]
@@ -17,13 +18,13 @@ MIN_STATE_SLOTS = ROW_SLOTS + 1  # and the matched state, which stays locked
 
 
 class Planner:
-    """``running`` is the scheduler's own dict, in order of admission. ``refusal`` says why the last ``admit``
+    """Works on the scheduler's own ``running``. ``refusal`` says why the last ``admit``
     said no; ``extends`` are the step's prefill rows so far; ``retracted`` the jobs that lost their memory in it."""
 
     def __init__(
         self,
         lifecycle: Lifecycle,
-        running: dict[str, Job],
+        running: Running,
         mixed: bool,
         max_running: int,
         reserve: OutputReserve,
@@ -50,8 +51,8 @@ class Planner:
 
     def continue_started(self) -> None:
         """Plan the next extend of every started prefill, in order of admission, as far as the budget goes."""
-        for job in [job for job in self._apart() if job.prefilling]:
-            if self.budget.step_tokens < 1 or job.request_id not in self.running:
+        for job in [job for job in self.running.apart() if job.prefilling]:
+            if self.budget.step_tokens < 1 or job.sequence is None:
                 continue
             sequence = job.sequence
             assert sequence is not None
@@ -78,7 +79,7 @@ class Planner:
         if end <= match.tokens:
             short = self.budget.room_tokens < need
             job.short = (tree.grown, need) if short else None
-            if short or self._planned or self.budget.step_tokens < 1:
+            if short or self._any_planned() or self.budget.step_tokens < 1:
                 return self._refuse(reason)
             end = self.budget.next_cut(
                 match.tokens, len(job.text), match.branch
@@ -91,14 +92,14 @@ class Planner:
         assert sequence is not None, "the slots were counted before"
         job.sequence, job.goal, job.status, job.refusal = sequence, len(job.text), Status.RUNNING, ""
         job.short = None
-        self.running[job.request_id] = job
         self._admitted += 1
         job.admitted = self._admitted
+        self.running.add(job)
         try:
             plan = self._extend(job, end)
         except BaseException:  # a user's rule may raise anything: the request waits on, as if never tried
             self.lifecycle.abort(sequence)
-            del self.running[job.request_id]
+            self.running.remove(job)
             job.sequence, job.status = None, Status.WAITING
             raise
         assert plan is not None, "the room was counted before"
@@ -113,7 +114,7 @@ class Planner:
             except PoolExhausted:
                 victim = self._victim(job)
                 if victim is None:
-                    if self._planned:
+                    if self._any_planned():
                         return None
                     raise
                 self._retract(victim)
@@ -122,6 +123,10 @@ class Planner:
                 self._planned.add(job.request_id)
                 self.extends.append(plan)
                 return plan
+
+    def _any_planned(self) -> bool:
+        """Whether the step has a row already."""
+        return bool(self._planned) or (self._strides_planned and bool(self.strides))
 
     def _surely_short(self, job: Job) -> bool:
         """Whether a job that was refused must be refused again, without looking at its match: there is no room even for
@@ -136,7 +141,7 @@ class Planner:
 
     def _reserved(self) -> int:
         """KV tokens set aside for the output of those that run."""
-        reserved = self.reserve.tokens(self._apart(), self._page())
+        reserved = self.reserve.tokens(self.running.apart(), self._page())
         return (
             reserved if self.strides is None else reserved + self.strides.reserved(self.reserve, self._page())
         )
@@ -157,14 +162,14 @@ class Planner:
         strides are not listed: those that have none begin one."""
         self._make_room()
         plans = []
-        for job in self._apart():
-            if not job.decoding or job.request_id in self._planned:
-                continue
-            assert job.sequence is not None
+        for job in self._stepping():
             if self.strides is None:
+                assert job.sequence is not None
                 plans.append(self.lifecycle.plan_decode(job.sequence))
-            else:
+            elif job.stride is None:
                 self.strides.begin(job)
+            else:
+                self.strides.fill(job)
             self._planned.add(job.request_id)
         self._strides_planned = True
         rows = len(plans) if self.strides is None else len(self.strides)
@@ -174,16 +179,19 @@ class Planner:
             self.reserve.step()
         return plans
 
-    def _apart(self) -> list[Job]:
-        """The running jobs that are in no stride, in order of admission."""
-        if self.strides is not None and len(self.strides) == len(self.running):
-            return []
-        return [job for job in self.running.values() if job.stride is None]
+    def _stepping(self) -> list[Job]:
+        """The decoding jobs that something must be done for before a decode step, in order of admission."""
+        apart = [job for job in self.running.apart() if job.decoding and job.request_id not in self._planned]
+        return by_admission(apart + self._full()) if self.strides is not None else apart
+
+    def _full(self) -> list[Job]:
+        return [] if self.strides is None else self.strides.full()
 
     def _make_room(self) -> None:
         page = self._page()
         while True:
-            growing = [job for job in self._apart() if job.decoding and _row_is_full(job, page)]
+            growing = [job for job in self.running.apart() if job.decoding and _row_is_full(job, page)]
+            growing += self._full()
             if len(growing) * page <= self._free():
                 return
             keep = max(growing, key=lambda job: (job.sampled, -job.order))
@@ -197,7 +205,7 @@ class Planner:
         the newest), or else a started prefill; never ``keep``, nor one with a row in this step."""
         others = [
             job
-            for job in (self._apart() if self._strides_planned else self.running.values())
+            for job in (self.running.apart() if self._strides_planned else self.running.jobs.values())
             if job is not keep and job.request_id not in self._planned
         ]
         decoding = [job for job in others if job.decoding]
@@ -209,9 +217,9 @@ class Planner:
             self.strides.settle(job)
         self.lifecycle.retract(job.sequence)
         job.sequence, job.status = None, Status.WAITING
-        del self.running[job.request_id]
+        self.running.remove(job)
         self.retracted.append(job)
-        self.reserve.retracted(self.running.values())
+        self.reserve.retracted(self.running.jobs.values())
 
     # --- room ---------------------------------------------------------------------------------------------
 

@@ -1,8 +1,9 @@
-"""Decode rows that need nothing for a while: booked when something happens to them, not at every step.
+"""Decode rows that are alike for a while: booked when something happens to them, not at every step.
 
-Where the executor knows its tokens beforehand (a simulator), a decoding request's next steps are alike until it needs a
-page, reaches a checkpoint or ends: a stride. Its row takes part in every step; its books are brought up to date at the
-stride's end, or before, where somebody takes its memory away (``settle``). What happens, and when, is the same.
+Where the executor knows its tokens beforehand (a simulator), a decoding request's next steps are alike until it reaches
+a checkpoint or ends: a stride. Its row takes part in every step, and gets its pages when it needs them (``fill``); its
+books are brought up to date at the stride's end, or before, where somebody takes its memory away (``settle``). What
+happens, and when, is the same.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import numpy as np
 from depthchart.scheduler.lifecycle import Lifecycle
 from depthchart.scheduler.request import Job
 from depthchart.scheduler.reserve import OutputReserve
+from depthchart.scheduler.running import Running, by_admission
 from depthchart.tokens import Runs
 
 __all__ = ["Said", "Strides"]
@@ -24,12 +26,14 @@ Said: TypeAlias = Callable[[str, int, int], Runs]
 
 
 class Stride:
-    """``ends``: the decode step after which it is over, counted as ``Strides.steps``."""
+    """``ends``: the decode step after which it is over; ``full``: the one after which its row has no room left. Both are
+    counted as ``Strides.steps``."""
 
-    __slots__ = ("begun", "clock", "ends")
+    __slots__ = ("begun", "clock", "ends", "full")
 
-    def __init__(self, clock: Strides, ends: int) -> None:
-        self.clock, self.begun, self.ends = clock, clock.steps, ends
+    def __init__(self, clock: Strides, length: int, room: int) -> None:
+        self.clock, self.begun = clock, clock.steps
+        self.ends, self.full = clock.steps + length, clock.steps + room
 
     @property
     def ran(self) -> int:
@@ -40,31 +44,58 @@ class Stride:
 class Strides:
     """The strides under way. ``steps`` counts the decode steps that have run."""
 
-    def __init__(self, lifecycle: Lifecycle, said: Said) -> None:
-        self.lifecycle, self.said = lifecycle, said
+    def __init__(self, lifecycle: Lifecycle, said: Said, running: Running) -> None:
+        self.lifecycle, self.said, self.running = lifecycle, said, running
         self.steps = 0
         self._contexts: dict[str, int] = {}  # request -> tokens in its row's context, less the clock
         # output left and room in the row's pages, both plus the clock: the first columns of [2, room for strides]
         self._needs = np.zeros((2, 64), np.int64)
         self._names: list[str] = []  # whose they are
         self._places: dict[str, int] = {}
+        self._reserved: dict[tuple[int, float], int] = {}  # what was counted last, until something changes
         self._ends: dict[int, list[tuple[Job, Stride]]] = {}
+        self._full: dict[int, list[tuple[Job, Stride]]] = {}
         self._checkpoints: dict[int, int] = {}  # clock -> strides that end on the decode grid then
 
     def begin(self, job: Job) -> None:
-        """Take the page that the next step may need, and see how far that goes. Raises PoolExhausted without a page."""
+        """Take the page that the next step may need, and see how far the stride goes. Raises PoolExhausted without a
+        page."""
         sequence, life = job.sequence, self.lifecycle
         assert sequence is not None
         life.take_row(sequence, sequence.computed + 1)
-        room = len(sequence.row) * life.geometry.tree_page - sequence.computed
+        room = len(sequence.row) * life.page - sequence.computed
         to_grid = life.decode_grid - sequence.computed % life.decode_grid
-        length = min(room, to_grid, job.remaining_output)
-        job.stride = stride = Stride(self, self.steps + length)
+        output = job.remaining_output
+        stride = Stride(self, min(to_grid, output), room)
+        self.running.begin_stride(job, stride)
         self._contexts[job.request_id] = sequence.computed + 1 - self.steps
-        self._need(job.request_id, job.remaining_output + self.steps, room + self.steps)
+        self._need(job.request_id, output + self.steps, stride.full)
         self._ends.setdefault(stride.ends, []).append((job, stride))
-        if length == to_grid:
+        self._await_full(job, stride)
+        if to_grid <= output:
             self._checkpoints[stride.ends] = self._checkpoints.get(stride.ends, 0) + 1
+
+    def full(self) -> list[Job]:
+        """The jobs that need a page (``fill``) for their row to take part in the next decode step."""
+        due = self._full.get(self.steps)
+        return (
+            [job for job, stride in due if job.stride is stride and stride.full == self.steps] if due else []
+        )
+
+    def fill(self, job: Job) -> None:
+        """Give a full row its next page. Raises PoolExhausted without one."""
+        stride, sequence = job.stride, job.sequence
+        assert isinstance(stride, Stride)
+        assert sequence is not None
+        self.lifecycle.take_row(sequence, sequence.computed + stride.ran + 1)
+        stride.full += self.lifecycle.page
+        self._needs[1, self._places[job.request_id]] = stride.full
+        self._reserved.clear()
+        self._await_full(job, stride)
+
+    def _await_full(self, job: Job, stride: Stride) -> None:
+        if stride.full < stride.ends:
+            self._full.setdefault(stride.full, []).append((job, stride))
 
     def __len__(self) -> int:
         """Strides under way."""
@@ -78,9 +109,14 @@ class Strides:
         """``OutputReserve.tokens`` of the jobs in strides."""
         if not self._names:
             return 0
+        known = self._reserved.get((self.steps, reserve.share))
+        if known is not None:
+            return known
         output, room = self._needs[:, : len(self._names)] - self.steps
         more = (np.minimum(output, reserve.clip_tokens) * reserve.share).astype(np.int64) - room
-        return int((-(-more[more > 0] // page)).sum()) * page
+        pages = (np.maximum(more, 0) + (page - 1)) // page
+        self._reserved = {(self.steps, reserve.share): int(pages.sum()) * page}
+        return self._reserved[self.steps, reserve.share]
 
     def checkpoints(self) -> int:
         """Snapshots that the next decode step writes."""
@@ -88,10 +124,11 @@ class Strides:
 
     def ended(self) -> list[Job]:
         """A decode step has run. The jobs whose strides end with it, in order of admission, still to be booked."""
+        self._full.pop(self.steps, None)
         self.steps += 1
         self._checkpoints.pop(self.steps, None)
         ended = [job for job, stride in self._ends.pop(self.steps, ()) if job.stride is stride]
-        return sorted(ended, key=lambda job: job.admitted)
+        return by_admission(ended)
 
     def settle(self, job: Job) -> None:
         """Bring the books of a job up to date in the midst of its stride, which is over then."""
@@ -123,9 +160,11 @@ class Strides:
         self._needs[0, place], self._needs[1, place] = output, room
         self._names.append(name)
         self._places[name] = place
+        self._reserved.clear()
 
     def _over(self, job: Job) -> None:
-        job.stride = None
+        self.running.end_stride(job)
+        self._reserved.clear()
         name = job.request_id
         del self._contexts[name]
         place, last = self._places.pop(name), self._names.pop()
