@@ -40,11 +40,13 @@ class Batch:
     @property
     def work(self) -> Work:
         """The amount of work, for a cost model. A snapshot counts as one state written."""
-        snapshots = self.snapshots + sum(len(row.snapshots) for row in self.extends)
-        snapshots += sum(row.snapshot is not None for row in self.decodes)
+        decode, snapshots = self.contexts, self.snapshots + sum(len(row.snapshots) for row in self.extends)
+        if self.decodes:
+            decode = (*[row.position + 1 for row in self.decodes], *self.contexts)
+            snapshots += sum([row.snapshot is not None for row in self.decodes])
         return Work(
-            prefill=tuple((row.prefix, row.end - row.prefix) for row in self.extends),
-            decode=(*(row.position + 1 for row in self.decodes), *self.contexts),
+            prefill=tuple([(row.prefix, row.end - row.prefix) for row in self.extends]),
+            decode=decode,
             state_copies=len(self.copies) + snapshots,
         )
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
 from typing import NamedTuple
 
 from depthchart.cache.memory import Memory
@@ -190,9 +189,9 @@ class Scheduler:
             planner.reserve.step()
             return [], [], True  # every row is in the midst of a stride: nothing to plan
         try:
-            with self._telling():
-                decodes, coasting = self._plan_rows()
-        except BaseException:
+            decodes, coasting = self._plan_rows()
+        except BaseException as error:
+            self._tell(error)
             self._cancel(planner.extends)
             raise
         finally:
@@ -276,13 +275,16 @@ class Scheduler:
             if job.sampled == 1:
                 self.log(FirstToken(name))
             ended = job.remaining_output <= 0 or stopped
-        with self._telling(name):
+        try:
             if ended:
                 self.lifecycle.finish(sequence)
                 self._running.remove(job)
                 self._end(job, Status.FINISHED)
             elif prefill:
                 self.lifecycle.checkpoint(sequence)
+        except InvariantError as error:
+            self._tell(error, name)
+            raise
 
     def _cancel(self, extends: Iterable[Extend]) -> None:
         for plan in extends:
@@ -310,14 +312,10 @@ class Scheduler:
         self.memory.forget(other.text for queue in (self.waiting, self.running) for other in queue.values())
         return job
 
-    @contextmanager
-    def _telling(self, request: str = "") -> Iterator[None]:
+    def _tell(self, error: BaseException, request: str = "") -> None:
         """Log a broken invariant before it leaves the loop."""
-        try:
-            yield
-        except InvariantError as error:
+        if isinstance(error, InvariantError):
             self.log(Violation(type(error).__name__, str(error), request))
-            raise
 
     def _state(self) -> tuple[int, ...]:
         """Queues and pools, as the last fields of a StepRecord."""

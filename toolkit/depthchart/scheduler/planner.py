@@ -63,9 +63,9 @@ class Planner:
         """Begin a waiting job and plan its first extend; False, nothing changed, where it must wait."""
         if len(self.running) >= self.max_running:
             return self._refuse(f"{self.max_running} requests are running, the most allowed")
-        if any(job is lost for lost in self.retracted):
+        if self.retracted and any(job is lost for lost in self.retracted):
             return self._refuse("retracted in this step")
-        if job.refusal and self._surely_short(job):
+        if job.refusal and (self.budget.step_tokens < 1 or self._surely_short(job)):
             return self._refuse(job.refusal)
         tree, output = self.memory.tree, min(job.remaining_output, self.reserve.clip_tokens)
         match = tree.lookup(job.text.all_ids, (len(job.text) - 1) // self._page())
