@@ -22,8 +22,9 @@ Segment: TypeAlias = tuple[int, int]
 
 Spans: TypeAlias = list[tuple[int, int]]  # pages [first, stop), each stretch consecutive
 
-MANY_PAGES = 64  # from here on numpy beats a loop
-PAGES_A_SPAN = 4  # where stretches are shorter on average, numpy looks at every page
+SOME_PAGES = 32  # from here on numpy, looking at every page, beats a loop
+MANY_PAGES = 1024  # from here on it pays to look for stretches,
+PAGES_A_SPAN = 128  # if they are at least so long on average
 
 
 class PageAllocator:
@@ -47,7 +48,7 @@ class PageAllocator:
 
     @property
     def free_tokens(self) -> int:
-        return self.free_pages * self.page
+        return (self.total_pages - self._top) * self.page
 
     @property
     def free_pages(self) -> int:
@@ -65,7 +66,9 @@ class PageAllocator:
             raise PoolExhausted(f"{pages} pages of {self.page} tokens wanted, {self.free_pages} free")
         taken = self._stack[self._top : self._top + pages]
         self._top += pages
-        if pages:
+        if pages == 1:  # as decode rows take them
+            self._used[taken[0]] = 1
+        elif pages:
             self._mark(taken, self._spans(taken), 1)
         return taken
 
@@ -120,14 +123,14 @@ class PageAllocator:
 
     def _spans(self, pages: Pages) -> Spans | None:
         """Where the pages are few stretches in which each follows the one before (as those are that were taken together),
-        the stretches, in order; None where they are many."""
+        the stretches, in order; None where they are many, or so few pages that looking for stretches costs more."""
         first, count = pages[0], len(pages)
         if 0 <= first == pages[-1] - count + 1 and pages == self._numbers[first : first + count]:
             return [(first, first + count)]
         if count < MANY_PAGES:
-            return _stretches(pages)
+            return _stretches(pages) if count < SOME_PAGES else None
         numbers = np.frombuffer(pages, np.int32)
-        breaks = np.flatnonzero(numbers[1:] - numbers[:-1] != 1)
+        (breaks,) = (numbers[1:] - numbers[:-1] != 1).nonzero()
         if len(breaks) * PAGES_A_SPAN > count:
             return None
         bounds = [0, *(breaks + 1).tolist(), count]

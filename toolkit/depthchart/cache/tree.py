@@ -346,15 +346,17 @@ class RadixTree:
     def evict(self, kv_tokens: int = 0, states: int = 0) -> Evicted:
         """Evict at least so much, as far as locks allow. KV goes leaf by leaf, with its state; a state of an
         inner node goes alone and leaves a tombstone, that of a leaf takes the leaf with it."""
-        done = Evicted()
+        tokens = taken = 0
         self.outlook.now = self.clock
         if self.learns:
             self.outlook.looked(self.state_order)
-        while done.kv_tokens < kv_tokens and (leaf := self._leaves.pop()) is not None:
-            done = _add(done, self._remove_leaf(leaf, "KV evicted"))
-        while done.states < states and (holder := self._next_state()) is not None:
-            done = _add(done, self._evict_state(holder))
-        return done
+        while tokens < kv_tokens and (leaf := self._leaves.pop()) is not None:
+            gone, held = self._remove_leaf(leaf, "KV evicted")
+            tokens, taken = tokens + gone, taken + held
+        while taken < states and (holder := self._next_state()) is not None:
+            gone, held = self._evict_state(holder)
+            tokens, taken = tokens + gone, taken + held
+        return Evicted(tokens, taken)
 
     def reset(self) -> None:
         """Give everything back. Raises ValueError while anything is locked."""
@@ -365,40 +367,40 @@ class RadixTree:
     def _next_state(self) -> Node | None:
         return self._choose_state(self.state_order, self.outlook)
 
-    def _evict_state(self, node: Node) -> Evicted:
+    def _evict_state(self, node: Node) -> tuple[int, int]:
         if node.is_leaf and not node.kv_locks:
             return self._remove_leaf(node, "state evicted")
         self._drop_state(node, "evicted")
-        return Evicted(0, 1)
+        return 0, 1
 
-    def _remove_leaf(self, leaf: Node, why: str) -> Evicted:
-        """Remove an unlocked leaf; then, unless they are kept, the tombstones above that became leaves."""
-        done = Evicted()
-        node = leaf
+    def _remove_leaf(self, leaf: Node, why: str) -> tuple[int, int]:
+        """Remove an unlocked leaf; then, unless they are kept, the tombstones above that became leaves. Returns the KV
+        tokens and the states that went."""
+        node, states = leaf, 0
         while True:
-            parent = node.parent
+            parent, top = node.parent, node.start
             assert parent is not None
-            done = _add(done, self._remove(node, why if node is leaf else "childless tombstone"))
+            states += node.state is not None
+            self._remove(node, why if node is leaf else "childless tombstone")
             if parent is self.root or parent.children or parent.kv_locks:
-                return done
+                break
             if self.keep_tombstones or parent.state is not None:
                 self._leaves.offer(parent)
-                return done
+                break
             node = parent
+        return leaf.end - top, states
 
-    def _remove(self, node: Node, why: str) -> Evicted:
+    def _remove(self, node: Node, why: str) -> None:
         assert node.parent is not None
-        states = 0
         if node.state is not None:
-            states = 1
             self._drop_state(node, why)
         self.allocator.free(node.pages)
         del node.parent.children[node.ids[0]]
         self.grown += self._tips_only  # the parent may have become a tip
         node.parent = None
-        self.evictable_tokens -= node.tokens
-        self.emit(NodeRemoved(node.node_id, node.tokens, why))
-        return Evicted(node.tokens, states)
+        tokens = node.end - node.start
+        self.evictable_tokens -= tokens
+        self.emit(NodeRemoved(node.node_id, tokens, why))
 
     def _drop_state(self, node: Node, why: str) -> None:
         assert node.state is not None
@@ -439,7 +441,3 @@ class RadixTree:
     def _fresh_id(self) -> int:
         self._last_id += 1
         return self._last_id
-
-
-def _add(a: Evicted, b: Evicted) -> Evicted:
-    return Evicted(a.kv_tokens + b.kv_tokens, a.states + b.states)

@@ -315,9 +315,14 @@ class Lifecycle:
             (before is sequence.read and before.depth == prefix) or before == text.tag(prefix)
         )
         start = 0 if before is None else before.depth
-        for slot, depth in [*((s.slot, s.depth) for s in snapshots), (sequence.working, end)]:
-            tags[slot] = text.tag(depth) if sound else Tag(start + depth - prefix, TAINTED)
-        sequence.read = tags[sequence.working] if sound else None
+
+        def read(depth: int) -> Tag:
+            return text.tag(depth) if sound else Tag(start + depth - prefix, TAINTED)
+
+        for snapshot in snapshots:
+            tags[snapshot.slot] = read(snapshot.depth)
+        tags[sequence.working] = now = read(end)
+        sequence.read = now if sound else None
 
     def _release(self, sequence: Sequence) -> None:
         """Slots and lock; the KV was dealt with before."""

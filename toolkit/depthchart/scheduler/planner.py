@@ -30,7 +30,7 @@ class Planner:
         reserve: OutputReserve,
         strides: Strides | None = None,
     ) -> None:
-        self.lifecycle, self.memory = lifecycle, lifecycle.memory
+        self.lifecycle, self.memory, self.page = lifecycle, lifecycle.memory, lifecycle.page
         self.running, self.mixed, self.max_running, self.reserve = running, mixed, max_running, reserve
         self.strides, self._admitted = strides, 0
         self.refusal = ""
@@ -56,7 +56,7 @@ class Planner:
                 continue
             sequence = job.sequence
             assert sequence is not None
-            self.budget.room_tokens = self._free() + len(sequence.row) * self._page() - sequence.computed
+            self.budget.room_tokens = self._free() + len(sequence.row) * self.page - sequence.computed
             self._extend(job, self.budget.next_cut(sequence.computed, job.goal, sequence.branch))
 
     def admit(self, job: Job) -> bool:
@@ -68,11 +68,11 @@ class Planner:
         if job.refusal and (self.budget.step_tokens < 1 or self._surely_short(job)):
             return self._refuse(job.refusal)
         tree, output = self.memory.tree, min(job.remaining_output, self.reserve.clip_tokens)
-        match = tree.lookup(job.text.all_ids, (len(job.text) - 1) // self._page())
+        match = tree.lookup(job.text.all_ids, (len(job.text) - 1) // self.page)
         missing = self._missing_slots(match.node)
         if missing:
             return self._refuse(missing)
-        path = sum(node.tokens for node in match.node.climb() if not node.kv_locks)
+        path = sum([node.end - node.start for node in match.node.climb() if not node.kv_locks])
         self.budget.room_tokens = self._free() - path - self._reserved()
         need = len(job.text) - match.tokens + output
         end, reason = self.budget.first_cut(match.tokens, len(job.text), output, match.branch)
@@ -141,10 +141,8 @@ class Planner:
 
     def _reserved(self) -> int:
         """KV tokens set aside for the output of those that run."""
-        reserved = self.reserve.tokens(self.running.apart(), self._page())
-        return (
-            reserved if self.strides is None else reserved + self.strides.reserved(self.reserve, self._page())
-        )
+        reserved = self.reserve.tokens(self.running.apart(), self.page)
+        return reserved if self.strides is None else reserved + self.strides.reserved(self.reserve, self.page)
 
     def _missing_slots(self, node: Node) -> str:
         room = self.memory.free_state_slots + self.memory.tree.evictable_states
@@ -188,7 +186,7 @@ class Planner:
         return [] if self.strides is None else self.strides.full()
 
     def _make_room(self) -> None:
-        page = self._page()
+        page = self.page
         while True:
             growing = [job for job in self.running.apart() if job.decoding and _row_is_full(job, page)]
             growing += self._full()
@@ -223,11 +221,8 @@ class Planner:
 
     # --- room ---------------------------------------------------------------------------------------------
 
-    def _page(self) -> int:
-        return self.memory.allocator.page
-
     def _free(self) -> int:
-        return self.memory.free_kv_tokens + self.memory.tree.evictable_tokens
+        return self.memory.allocator.free_tokens + self.memory.tree.evictable_tokens
 
 
 def _row_is_full(job: Job, page: int) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Protocol
 
@@ -68,10 +68,10 @@ class Job:
     admitted: int = 0
     short: tuple[int, int] | None = None
     stride: Stride | None = None
+    request_id: str = field(init=False)
 
-    @property
-    def request_id(self) -> str:
-        return self.request.request_id
+    def __post_init__(self) -> None:
+        self.request_id = self.request.request_id
 
     @property
     def sampled(self) -> int:
