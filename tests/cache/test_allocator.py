@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from depthchart.cache import PageAllocator
-from depthchart.cache.allocator import MANY_PAGES, check_segments
+from depthchart.cache.allocator import MANY_PAGES, SOME_PAGES, check_segments
 from depthchart.errors import DoubleFreeError, InvariantError, PageSharedError, PoolExhausted, SegmentError
 
 SIZES = [
@@ -185,42 +185,46 @@ def test_against_plain_sets(pages, data):
 
 
 MANY = [
-    # id, what is freed of pages 0..299 (300 to 319 are free), the page that the refusal names (None: all are freed)
-    ("all", list(range(300)), None),
-    ("in any order", list(range(299, 139, -1)) + list(range(140)), None),
-    ("one twice", [*range(160), 7], 7),
-    ("a free one", [*range(150), 310, 160], 310),
-    ("outside the pool", [*range(150), 320], 320),
-    ("negative", [*range(150), -1, 320], -1),
-    ("the first fault is named", [*range(130), 3, 315], 3),
+    # id, what is freed of pages 0..n-1 (the 20 after them are free), the page that the refusal names (None: all are freed)
+    ("all", lambda n: list(range(n)), None),
+    ("in any order", lambda n: [*range(n - 1, n // 2, -1), *range(n // 2 + 1)], None),
+    ("every other first", lambda n: [*range(0, n, 2), *range(1, n, 2)], None),
+    ("two stretches", lambda n: [*range(n // 2, n), *range(n // 2)], None),
+    ("one twice", lambda n: [*range(n - 1), 7], 7),
+    ("a free one", lambda n: [*range(n - 2), n + 10, n - 1], "n + 10"),
+    ("outside the pool", lambda n: [*range(n - 1), n + 20], "n + 20"),
+    ("negative", lambda n: [*range(n - 2), -1, n + 20], -1),
+    ("the first fault is named", lambda n: [*range(n - 2), 3, n + 15], 3),
 ]
 
 
+@pytest.mark.parametrize("count", [SOME_PAGES + 3, MANY_PAGES + 3])
 @pytest.mark.parametrize("row", MANY, ids=[row[0] for row in MANY])
-def test_many_pages_are_checked_as_few_are(row):
-    _, pages, named = row
-    assert len(pages) > MANY_PAGES
-    allocator = PageAllocator(320 * 16, 16)
-    held = set(allocator.allocate(300))
-    assert held == set(range(300))
+def test_many_pages_are_checked_as_few_are(row, count):
+    _, order, named = row
+    pages, total = order(count), count + 20
+    allocator = PageAllocator(total * 16, 16)
+    held = set(allocator.allocate(count))
+    assert held == set(range(count))
     if named is None:
         allocator.free(pages)
         held -= set(pages)
     else:
-        with pytest.raises(DoubleFreeError, match=f"page {named} is not in use"):
+        page = {"n + 10": count + 10, "n + 20": count + 20}.get(named, named)
+        with pytest.raises(DoubleFreeError, match=f"page {page} is not in use"):
             allocator.free(pages)
     allocator.check(held)
-    assert allocator.free_tokens == 16 * (320 - len(held))
-    assert not held & set(allocator.allocate(320 - len(held)))
+    assert allocator.free_tokens == 16 * (total - len(held))
+    assert not held & set(allocator.allocate(total - len(held)))
 
 
 @settings(max_examples=60, deadline=None)
-@given(st.lists(st.integers(0, 300), max_size=12), st.randoms(use_true_random=False))
+@given(st.lists(st.integers(0, 1500), max_size=12), st.randoms(use_true_random=False))
 def test_large_pools_against_plain_sets(sizes, dice):
     """Allocations and frees of many pages turn about, in any order: every page owned exactly once."""
-    allocator, held = PageAllocator(600, 1), set()
+    allocator, held = PageAllocator(3000, 1), set()
     for size in sizes:
-        if size <= 600 - len(held):
+        if size <= 3000 - len(held):
             taken = allocator.allocate(size)
             assert len(set(taken)) == size
             assert not held & set(taken)
