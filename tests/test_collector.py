@@ -1,0 +1,76 @@
+"""Old objects are left alone for as long as anybody asks for it, and no longer."""
+
+from __future__ import annotations
+
+import gc
+import threading
+import weakref
+
+import pytest
+
+from depthchart import Geometry
+from depthchart.collector import NEVER, old_left_alone
+from depthchart.simulate import simulate
+from depthchart.traces import Trace, TraceRequest
+
+
+@pytest.fixture
+def thresholds():
+    before = gc.get_threshold()
+    gc.set_threshold(500, 7, 9)
+    yield (500, 7, 9)
+    gc.set_threshold(*before)
+
+
+def test_the_old_generation_is_left_alone_within(thresholds):
+    with old_left_alone():
+        assert gc.get_threshold() == (500, 7, NEVER)
+        with old_left_alone():
+            pass
+        assert gc.get_threshold() == (500, 7, NEVER)
+    assert gc.get_threshold() == thresholds
+
+
+def test_thresholds_come_back_after_an_error(thresholds):
+    with pytest.raises(KeyError), old_left_alone():
+        raise KeyError
+    assert gc.get_threshold() == thresholds
+
+
+def test_two_threads_that_overlap(thresholds):
+    first_in, first_out = threading.Event(), threading.Event()
+
+    def first():
+        with old_left_alone():
+            first_in.set()
+            first_out.wait(10)
+
+    thread = threading.Thread(target=first)
+    thread.start()
+    assert first_in.wait(10)
+    with old_left_alone():
+        first_out.set()
+        thread.join(10)
+        assert gc.get_threshold()[2] == NEVER
+    assert gc.get_threshold() == thresholds
+
+
+class Ring:
+    def __init__(self):
+        self.me = self
+
+
+def test_young_cycles_are_collected_all_the_same(thresholds):
+    gc.collect()
+    with old_left_alone():
+        ring = weakref.ref(Ring())
+        kept = [[at] for at in range(20_000)]
+    assert ring() is None
+    assert len(kept) == 20_000
+
+
+def test_a_run_gives_the_thresholds_back(thresholds):
+    trace = Trace("t", (TraceRequest("a", 0.0, ((1, 0, 200),), ((2, 0, 5),)),))
+    run = simulate(trace, Geometry(16), kv_tokens=1024, state_slots=8)
+    assert len(run.log)
+    assert gc.get_threshold() == thresholds
