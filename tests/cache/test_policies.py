@@ -6,6 +6,7 @@ import pytest
 
 from depthchart.cache.eviction import ORDERS, marconi_scores
 from depthchart.cache.memory import Memory
+from depthchart.cache.node import Origin
 from depthchart.cache.states import STATE_POLICIES
 from depthchart.cache.worth import Worth, covered_from
 from depthchart.geometry import Geometry
@@ -301,7 +302,7 @@ def test_states_on_the_way_are_learned_apart_from_those_at_an_end():
     cache = Cache()
     on_the_way, ends = ([cache.put(number) for number in range(first, first + 4)] for first in (1, 11))
     for node in on_the_way:
-        node.inner = True
+        node.origin = Origin.WAY
     outlook = cache.tree.outlook
     outlook.now = cache.tree.clock
     for node in (*on_the_way, *ends):
@@ -325,14 +326,61 @@ def test_a_request_tells_which_of_its_states_lie_on_the_way():
     sequence = life.begin("x", text)
     life.commit_extend(life.plan_extend(sequence, len(text)))
     life.finish(sequence)
-    assert {node.end // PAGE: node.inner for node in memory.tree.root.walk()} == {2: True, 4: True, 5: False}
+    assert {node.end // PAGE: node.origin for node in memory.tree.root.walk()} == {
+        2: Origin.WAY,
+        4: Origin.WAY,
+        5: Origin.PROMPT_END,
+    }
     shorter = Text(memory.index, [(1, 0, 4 * PAGE)])  # a text that ends where the state on the way lies
     sequence = life.begin("y", shorter)
     life.commit_extend(life.plan_extend(sequence, len(shorter)))
     life.finish(sequence)
-    assert {node.end // PAGE: node.inner for node in memory.tree.root.walk()} == {
-        2: True,
-        3: True,  # the page before the end, for the same text again
-        4: False,
-        5: False,
+    assert {node.end // PAGE: node.origin for node in memory.tree.root.walk()} == {
+        2: Origin.WAY,
+        3: Origin.WAY,  # the page before the end, for the same text again
+        4: Origin.PROMPT_END,
+        5: Origin.PROMPT_END,
     }
+
+
+def test_a_prompt_and_its_answer_are_told_apart_when_the_answer_has_gone():
+    """A prompt of 2 pages and an answer up to page 4: its state goes, then its KV, and the prompt's node is a leaf."""
+    memory = Memory(SMALL, 100 * PAGE, 20)
+    life = Lifecycle(memory, spaced(8 * PAGE))  # decode leaves a state at every page
+    text = Text(memory.index, [(1, 0, 2 * PAGE)])
+    sequence = life.begin("x", text)
+    life.commit_extend(life.plan_extend(sequence, len(text)))
+    life.checkpoint(sequence)
+    text.append([(2, 0, 2 * PAGE)])
+    while sequence.computed < len(text):
+        life.commit_decode(life.plan_decode(sequence))
+    life.finish(sequence)
+    origins = {node.end // PAGE: node.origin for node in memory.tree.root.walk()}
+    assert origins == {1: Origin.WAY, 2: Origin.PROMPT_END, 4: Origin.ANSWER}
+    memory.evict(kv_tokens=PAGE)
+    *_, prompt = memory.tree.root.walk()
+    assert (prompt.is_leaf, prompt.end, prompt.origin) == (True, 2 * PAGE, Origin.PROMPT_END)
+    again = Text(
+        memory.index, [(1, 0, 2 * PAGE), (3, 0, 1)]
+    )  # what ends in an answer for one is a prompt for another
+    assert life.begin("y", again).computed == 2 * PAGE
+
+
+def test_what_a_prompt_has_shown_counts_when_its_answer_has_gone():
+    """The ends of two prompts, one still with its answer, the other without: uses of the first speak for the second, not for
+    an answer's end."""
+    cache = Cache()
+    with_answer, without, answer = cache.put(1), cache.put(2), cache.put(1, 4)
+    answer.origin = Origin.ANSWER
+    outlook = cache.tree.outlook
+    outlook.now = cache.tree.clock
+    for node in (with_answer, without, answer):
+        node.last_use = outlook.now
+    assert len({outlook.chance(node) for node in (with_answer, without, answer)}) == 1
+    outlook.looked((with_answer, without, answer))
+    outlook.missed(with_answer)
+    # of the second: its family is all ends of texts and all prompts (3 looks, the use); of the answer: without the first
+    prior = 50 * 4 * 2 / 103
+    within = 0.75**0.5
+    assert outlook.chance(without) == pytest.approx(50 * (1 + prior) / (3 + 50) / (1 + 50) * within)
+    assert outlook.chance(answer) == pytest.approx(50 * prior / (2 + 50) / (1 + 50) * within)

@@ -3,12 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from enum import IntEnum
 from itertools import pairwise
 
 from depthchart.cache.allocator import Pages
 from depthchart.tokens import Ids
 
-__all__ = ["Node"]
+__all__ = ["Node", "Origin"]
+
+
+class Origin(IntEnum):
+    """Where in its text a state was taken; where texts differ, the lower one counts."""
+
+    PROMPT_END = 0  # after the last whole page of the prompt
+    ANSWER = 1
+    WAY = 2  # within the prompt
 
 
 class Node:
@@ -16,8 +25,7 @@ class Node:
 
     ``ids`` are the prefix ids of its pages, ``pages`` their KV pages, ``state`` the slot of a state that
     should have consumed exactly ``end`` tokens. ``had_state`` tells a tombstone from a bare node,
-    ``uses`` counts the texts that resumed from the state, ``inner`` is whether it was taken on a text's way rather than
-    where a step of one ended.
+    ``uses`` counts the texts that resumed from the state, ``origin`` is where in its text it was taken.
     """
 
     __slots__ = (
@@ -28,11 +36,11 @@ class Node:
         "hits",
         "ids",
         "in_heap",
-        "inner",
         "kv_locks",
         "last_use",
         "namespace",
         "node_id",
+        "origin",
         "pages",
         "parent",
         "priority",
@@ -52,7 +60,8 @@ class Node:
         self.ids, self.pages = ids, pages
         self.start, self.end = start, end
         self.state: int | None = None
-        self.had_state = self.inner = False
+        self.had_state = False
+        self.origin = Origin.PROMPT_END
         self.kv_locks = self.state_locks = 0
         self.created = self.last_use = self.hits = self.priority = self.uses = 0
         self.in_heap = False

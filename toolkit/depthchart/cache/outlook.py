@@ -1,7 +1,7 @@
 """How likely a cached state is to be used again, learned while the cache runs.
 
-States are sorted into kinds by what can be seen of them: whether texts end, go on or part at their node, whether they
-were taken on a text's way or where a step of one ended, and whether they were used before. For each kind it is counted,
+States are sorted into kinds by what can be seen of them: whether texts end, go on or part at their node, where in its text
+the state was taken (``node.Origin``), and whether it was used before. For each kind it is counted,
 by age (time since the KV was last passed, in powers of two of the tree's clock), how many states stood by when something
 had to go, and how many were resumed from, or would have been, had they not been evicted. Uses over looks, both from a
 state's present age on, are the uses that keeping it earns per look: the hit density of LHD (Beckmann et al., NSDI 2018).
@@ -21,8 +21,14 @@ from depthchart.cache.worth import Worth, covered_from
 __all__ = ["Outlook"]
 
 Kind: TypeAlias = int
-"""4 * (0: texts end here, 1: one goes on, 2: they part) + 2 * (taken on a text's way) + (used before)."""
-KINDS, INNER = 12, 2
+"""6 * (0: texts end here, 1: one goes on, 2: they part) + 2 * origin + (used before)."""
+KINDS = 18
+RELATIVES = [
+    [b for b in range(KINDS) if a % 2 == b % 2 and (a // 6 == b // 6 or a // 2 % 3 == b // 2 % 3)]
+    for a in range(KINDS)
+]
+"""Of each kind, those that differ in one of the first two at most: a prompt whose answer has gone ends as an answer does,
+and is used as a prompt is."""
 
 AGES = 48  # powers of two of the tree's clock
 PRIOR_LOOKS = 50.0  # looks that the prior is worth; results change little from 20 to 100
@@ -84,15 +90,12 @@ class Outlook:
         return (*kinds, self._all_used, self._all_looked)
 
     def _density(self, kind: Kind) -> list[float]:
-        """By age: what the kind has shown, on top of what it and its twin (taken on a text's way, or where one ended) have
-        shown together, on top of the mean of all kinds, more for the young and less for the old."""
+        """By age: what the kind has shown, on top of what it and its relatives have shown together, on top of the mean of
+        all kinds, more for the young and less for the old."""
         mean = self._all_used / self._all_looked
         prior = [PRIOR_LOOKS * mean * 4 * 2.0 ** (-age / 2) for age in range(AGES)]
-        used, looked = self._used[kind], self._looked[kind]
-        both_used = [a + b for a, b in zip(used, self._used[kind ^ INNER], strict=True)]
-        both_looked = [a + b for a, b in zip(looked, self._looked[kind ^ INNER], strict=True)]
-        both = _rates(both_used, both_looked, prior)
-        return _rates(used, looked, [PRIOR_LOOKS * rate for rate in both])
+        shared = _rates(_together(self._used, kind), _together(self._looked, kind), prior)
+        return _rates(self._used[kind], self._looked[kind], [PRIOR_LOOKS * rate for rate in shared])
 
     def _age(self, node: Node) -> int:
         return (self.now - node.last_use).bit_length()
@@ -104,8 +107,12 @@ def _rates(used: list[int], looked: list[int], prior: list[float]) -> list[float
     return [(uses + expected) / (looks + PRIOR_LOOKS) for uses, looks, expected in tails]
 
 
+def _together(counts: list[list[int]], kind: Kind) -> list[int]:
+    return [sum(of_age) for of_age in zip(*(counts[one] for one in RELATIVES[kind]), strict=True)]
+
+
 def _kind(node: Node) -> Kind:
-    return 4 * min(len(node.children), 2) + INNER * node.inner + (node.uses > 0)
+    return 6 * min(len(node.children), 2) + 2 * node.origin + (node.uses > 0)
 
 
 def _tails(counts: list[int]) -> list[int]:

@@ -18,7 +18,7 @@ from array import array
 
 from depthchart.cache.allocator import Pages, Segment, check_segments
 from depthchart.cache.memory import Memory
-from depthchart.cache.node import Node
+from depthchart.cache.node import Node, Origin
 from depthchart.errors import InvariantError, MisplacedStateError
 from depthchart.events import Donated, Emit, NotDonated, Violation
 from depthchart.scheduler.sequence import Sequence, Snapshot
@@ -96,7 +96,7 @@ class Publisher:
         node, existing = self._insert(sequence, pages)
         self._move(sequence, node, existing)
         if taken:
-            node.inner &= snapshot.track is None
+            node.origin = min(node.origin, _origin(sequence, snapshot))
             return self._drop(
                 sequence, snapshot, "refused", f"the node at {pages * self.page} has a state already"
             )
@@ -122,7 +122,7 @@ class Publisher:
             self._drop(sequence, last, "refused", f"depth {last.wanted} is below the first tree page")
         elif node.state is not None:
             self.memory.tree.file_state(node, last.slot)  # refreshes the state that is there
-            node.inner &= last.track is None
+            node.origin = min(node.origin, _origin(sequence, last))
             self._drop(sequence, last, "refused", f"the node at {node.end} has a state already")
         else:
             if last.track is not None:
@@ -135,7 +135,7 @@ class Publisher:
             self.emit(Violation(MisplacedStateError.__name__, problem, sequence.request))
         filed = self.memory.tree.file_state(node, snapshot.slot)
         assert filed
-        node.inner = snapshot.track is None
+        node.origin = _origin(sequence, snapshot)
         sequence.tracked.remove(snapshot)
         consumed = self.memory.states.consumed(snapshot.slot)
         self.emit(
@@ -246,3 +246,10 @@ class Publisher:
             f"request {sequence.request!r}: the state tracked at depth {snapshot.wanted} has consumed {consumed}, "
             f"but the node that would hold it ends at {node_end}"
         )
+
+
+def _origin(sequence: Sequence, snapshot: Snapshot) -> Origin:
+    prompt, page = sequence.prompt_tokens, sequence.text.index.page
+    if snapshot.wanted > prompt:
+        return Origin.ANSWER
+    return Origin.WAY if snapshot.wanted < prompt // page * page else Origin.PROMPT_END

@@ -313,7 +313,7 @@ class World:
         tree = self.memory.tree
         if not tree.learns:
             return ()
-        seen = tuple((tree.clock - node.last_use, node.uses, node.had_state, node.inner) for node in nodes)
+        seen = tuple((tree.clock - node.last_use, node.uses, node.had_state, node.origin) for node in nodes)
         return tree.outlook.counts(), seen
 
     @staticmethod
