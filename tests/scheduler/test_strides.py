@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from depthchart import Geometry
@@ -53,6 +53,16 @@ REQUESTS = st.lists(
 )
 
 
+@example(  # rows in strides are rows of the step: without that the planner gave up here
+    [(0, 61, 0), (1, 29, 15), (1, 74, 9)],
+    Geometry(4, chunk_width=4, chunked_prefill_size=12),
+    160,
+    11,
+    True,
+    (0.7, 0.1),
+    "lof",
+    None,
+)
 @settings(max_examples=150, deadline=None)
 @given(
     REQUESTS,
