@@ -366,21 +366,20 @@ def test_a_prompt_and_its_answer_are_told_apart_when_the_answer_has_gone():
     assert life.begin("y", again).computed == 2 * PAGE
 
 
-def test_what_a_prompt_has_shown_counts_when_its_answer_has_gone():
-    """The ends of two prompts, one still with its answer, the other without: uses of the first speak for the second, not for
-    an answer's end."""
+def test_what_an_answer_has_shown_is_not_told_of_a_prompt_without_one():
+    """Two leaves that nobody has used yet, a prompt's end and an answer's: after a use of a third, another answer, the answer is
+    worth more than the prompt, which leans on it none the less."""
     cache = Cache()
-    with_answer, without, answer = cache.put(1), cache.put(2), cache.put(1, 4)
-    answer.origin = Origin.ANSWER
+    prompt, answer, third = cache.put(1), cache.put(2), cache.put(3)
+    answer.origin = third.origin = Origin.ANSWER
     outlook = cache.tree.outlook
     outlook.now = cache.tree.clock
-    for node in (with_answer, without, answer):
+    for node in (prompt, answer, third):
         node.last_use = outlook.now
-    assert len({outlook.chance(node) for node in (with_answer, without, answer)}) == 1
-    outlook.looked((with_answer, without, answer))
-    outlook.missed(with_answer)
-    # of the second: its family is all ends of texts and all prompts (3 looks, the use); of the answer: without the first
-    prior = 50 * 4 * 2 / 103
-    within = 0.75**0.5
-    assert outlook.chance(without) == pytest.approx(50 * (1 + prior) / (3 + 50) / (1 + 50) * within)
-    assert outlook.chance(answer) == pytest.approx(50 * prior / (2 + 50) / (1 + 50) * within)
+    assert outlook.chance(prompt) == outlook.chance(answer)
+    outlook.looked((prompt, answer, third))
+    outlook.missed(third)
+    prior, within = 50 * 4 * 2 / 103, 0.75**0.5
+    together = (1 + prior) / (3 + 50)
+    assert outlook.chance(prompt) == pytest.approx(50 * together / (1 + 50) * within)
+    assert outlook.chance(answer) == pytest.approx((1 + 50 * together) / (2 + 50) * within)

@@ -22,14 +22,7 @@ __all__ = ["Outlook"]
 
 Kind: TypeAlias = int
 """6 * (0: texts end here, 1: one goes on, 2: they part) + 2 * origin + (used before)."""
-KINDS = 18
-RELATIVES = [
-    [b for b in range(KINDS) if a % 2 == b % 2 and (a // 6 == b // 6 or a // 2 % 3 == b // 2 % 3)]
-    for a in range(KINDS)
-]
-"""Of each kind, those that differ in one of the first two at most: a prompt whose answer has gone ends as an answer does,
-and is used as a prompt is."""
-
+KINDS, SHAPE = 18, 6
 AGES = 48  # powers of two of the tree's clock
 PRIOR_LOOKS = 50.0  # looks that the prior is worth; results change little from 20 to 100
 
@@ -90,8 +83,8 @@ class Outlook:
         return (*kinds, self._all_used, self._all_looked)
 
     def _density(self, kind: Kind) -> list[float]:
-        """By age: what the kind has shown, on top of what it and its relatives have shown together, on top of the mean of
-        all kinds, more for the young and less for the old."""
+        """By age: what the kind has shown, on top of what it and its twins (taken elsewhere in their texts) have shown together,
+        on top of the mean of all kinds, more for the young and less for the old."""
         mean = self._all_used / self._all_looked
         prior = [PRIOR_LOOKS * mean * 4 * 2.0 ** (-age / 2) for age in range(AGES)]
         shared = _rates(_together(self._used, kind), _together(self._looked, kind), prior)
@@ -108,11 +101,13 @@ def _rates(used: list[int], looked: list[int], prior: list[float]) -> list[float
 
 
 def _together(counts: list[list[int]], kind: Kind) -> list[int]:
-    return [sum(of_age) for of_age in zip(*(counts[one] for one in RELATIVES[kind]), strict=True)]
+    """Counts by age of a kind and its twins."""
+    first = kind // SHAPE * SHAPE
+    return [sum(of_age) for of_age in zip(*counts[first + kind % 2 : first + SHAPE : 2], strict=True)]
 
 
 def _kind(node: Node) -> Kind:
-    return 6 * min(len(node.children), 2) + 2 * node.origin + (node.uses > 0)
+    return SHAPE * min(len(node.children), 2) + 2 * node.origin + (node.uses > 0)
 
 
 def _tails(counts: list[int]) -> list[int]:
