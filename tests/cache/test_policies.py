@@ -367,8 +367,8 @@ def test_a_prompt_and_its_answer_are_told_apart_when_the_answer_has_gone():
 
 
 def test_what_an_answer_has_shown_is_not_told_of_a_prompt_without_one():
-    """Two leaves that nobody has used yet, a prompt's end and an answer's: after a use of a third, another answer, the answer is
-    worth more than the prompt, which leans on it none the less."""
+    """Two leaves that nobody has used, a prompt's end and an answer's: after a use of another answer, the answer is worth
+    more than the prompt, which leans on it none the less."""
     cache = Cache()
     prompt, answer, third = cache.put(1), cache.put(2), cache.put(3)
     answer.origin = third.origin = Origin.ANSWER

@@ -83,8 +83,8 @@ class Outlook:
         return (*kinds, self._all_used, self._all_looked)
 
     def _density(self, kind: Kind) -> list[float]:
-        """By age: what the kind has shown, on top of what it and its twins (taken elsewhere in their texts) have shown together,
-        on top of the mean of all kinds, more for the young and less for the old."""
+        """By age: what the kind has shown, on top of what it and its twins (taken elsewhere in their texts) have shown
+        together, on top of the mean of all kinds, more for the young and less for the old."""
         mean = self._all_used / self._all_looked
         prior = [PRIOR_LOOKS * mean * 4 * 2.0 ** (-age / 2) for age in range(AGES)]
         shared = _rates(_together(self._used, kind), _together(self._looked, kind), prior)
