@@ -52,10 +52,9 @@ class Planner:
     def continue_started(self) -> None:
         """Plan the next extend of every started prefill, in order of admission, as far as the budget goes."""
         for job in [job for job in self.running.apart() if job.prefilling]:
-            if self.budget.step_tokens < 1 or job.sequence is None:
-                continue
             sequence = job.sequence
-            assert sequence is not None
+            if self.budget.step_tokens < 1 or sequence is None:  # retracted for one before it
+                continue
             self.budget.room_tokens = self._free() + len(sequence.row) * self.page - sequence.computed
             self._extend(job, self.budget.next_cut(sequence.computed, job.goal, sequence.branch))
 

@@ -52,7 +52,7 @@ class Strides:
         self._needs = np.zeros((2, 64), np.int64)
         self._names: list[str] = []  # whose they are
         self._places: dict[str, int] = {}
-        self._reserved: dict[tuple[int, float], int] = {}  # what was counted last, until something changes
+        self._counted: tuple[int, float, int] | None = None  # by ``reserved``: steps, share, tokens
         self._ends: dict[int, list[tuple[Job, Stride]]] = {}
         self._full: dict[int, list[tuple[Job, Stride]]] = {}
         self._checkpoints: dict[int, int] = {}  # clock -> strides that end on the decode grid then
@@ -90,7 +90,7 @@ class Strides:
         self.lifecycle.take_row(sequence, sequence.computed + stride.ran + 1)
         stride.full += self.lifecycle.page
         self._needs[1, self._places[job.request_id]] = stride.full
-        self._reserved.clear()
+        self._counted = None
         self._await_full(job, stride)
 
     def _await_full(self, job: Job, stride: Stride) -> None:
@@ -109,14 +109,13 @@ class Strides:
         """``OutputReserve.tokens`` of the jobs in strides."""
         if not self._names:
             return 0
-        known = self._reserved.get((self.steps, reserve.share))
-        if known is not None:
-            return known
+        if self._counted is not None and self._counted[:2] == (self.steps, reserve.share):
+            return self._counted[2]
         output, room = self._needs[:, : len(self._names)] - self.steps
         more = (np.minimum(output, reserve.clip_tokens) * reserve.share).astype(np.int64) - room
-        pages = (np.maximum(more, 0) + (page - 1)) // page
-        self._reserved = {(self.steps, reserve.share): int(pages.sum()) * page}
-        return self._reserved[self.steps, reserve.share]
+        tokens = int(((np.maximum(more, 0) + (page - 1)) // page).sum()) * page
+        self._counted = self.steps, reserve.share, tokens
+        return tokens
 
     def checkpoints(self) -> int:
         """Snapshots that the next decode step writes."""
@@ -160,11 +159,11 @@ class Strides:
         self._needs[0, place], self._needs[1, place] = output, room
         self._names.append(name)
         self._places[name] = place
-        self._reserved.clear()
+        self._counted = None
 
     def _over(self, job: Job) -> None:
         self.running.end_stride(job)
-        self._reserved.clear()
+        self._counted = None
         name = job.request_id
         del self._contexts[name]
         place, last = self._places.pop(name), self._names.pop()
