@@ -9,7 +9,7 @@ import weakref
 import pytest
 
 from depthchart import Geometry
-from depthchart.collector import NEVER, old_left_alone
+from depthchart.collector import NEVER, collecting
 from depthchart.simulate import simulate
 from depthchart.traces import Trace, TraceRequest
 
@@ -23,16 +23,24 @@ def thresholds():
 
 
 def test_the_old_generation_is_left_alone_within(thresholds):
-    with old_left_alone():
+    with collecting():
         assert gc.get_threshold() == (500, 7, NEVER)
-        with old_left_alone():
+        with collecting():
             pass
         assert gc.get_threshold() == (500, 7, NEVER)
     assert gc.get_threshold() == thresholds
 
 
+def test_the_first_thresholds_hold_until_the_last_has_left(thresholds):
+    with collecting(100_000, 50, 1000):
+        with collecting():
+            assert gc.get_threshold() == (100_000, 50, 1000)
+        assert gc.get_threshold() == (100_000, 50, 1000)
+    assert gc.get_threshold() == thresholds
+
+
 def test_thresholds_come_back_after_an_error(thresholds):
-    with pytest.raises(KeyError), old_left_alone():
+    with pytest.raises(KeyError), collecting():
         raise KeyError
     assert gc.get_threshold() == thresholds
 
@@ -41,14 +49,14 @@ def test_two_threads_that_overlap(thresholds):
     first_in, first_out = threading.Event(), threading.Event()
 
     def first():
-        with old_left_alone():
+        with collecting():
             first_in.set()
             first_out.wait(10)
 
     thread = threading.Thread(target=first)
     thread.start()
     assert first_in.wait(10)
-    with old_left_alone():
+    with collecting():
         first_out.set()
         thread.join(10)
         assert gc.get_threshold()[2] == NEVER
@@ -62,7 +70,7 @@ class Ring:
 
 def test_young_cycles_are_collected_all_the_same(thresholds):
     gc.collect()
-    with old_left_alone():
+    with collecting():
         ring = weakref.ref(Ring())
         kept = [[at] for at in range(20_000)]
     assert ring() is None

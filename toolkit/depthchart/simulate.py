@@ -8,7 +8,7 @@ from typing import Any, Literal, Protocol, get_args
 
 from depthchart.cache.memory import Memory
 from depthchart.cache.worth import Worth
-from depthchart.collector import old_left_alone
+from depthchart.collector import NEVER, collecting
 from depthchart.cost import CostModel, LinearCost
 from depthchart.depth import Rule, rule_of
 from depthchart.errors import DepthchartError, InvariantError, one_of
@@ -130,7 +130,7 @@ def simulate(
     }
     run = Run(geometry, settings, log, trace.source, model.assumptions, provenance(), notes=list(trace.notes))
     run.loaded = dict(trace.loaded)
-    with old_left_alone():
+    with collecting(old=NEVER):
         _drive(scheduler, trace, arrivals, run, progress)
     run.violations = memory.violations(scheduler.lifecycle.holdings(), misplaced=strict)
     run.seen = _seen(trace, log)

@@ -29,7 +29,6 @@ chance below 1e-26.
 
 from __future__ import annotations
 
-import gc
 import time
 from collections.abc import Sequence
 from dataclasses import replace
@@ -39,6 +38,7 @@ from heapq import heappop, heappush
 from math import inf
 from typing import NamedTuple
 
+from depthchart.collector import collecting
 from depthchart.depth import RULES, Rule
 from depthchart.presets import Preset, preset
 from depthchart.verify.bounds import Bounds, Plan, plans
@@ -74,13 +74,10 @@ def verify(
         if kind not in FAULTS:
             raise ValueError(f"kinds: {kind!r}: must be some of {', '.join(FAULTS)}")
     limits = bounds or Bounds()
-    start, collecting = time.perf_counter(), gc.get_threshold()
+    start = time.perf_counter()
     deadline = None if max_seconds is None else start + max_seconds
-    gc.set_threshold(100_000, 50, 1000)  # trees are cycles, and thousands are made a second
-    try:
+    with collecting(100_000, 50, 1000):  # trees are cycles, and thousands are made a second
         report = _by_tokens(chosen, limits, tuple(kinds), every_kind, deadline)
-    finally:
-        gc.set_threshold(*collecting)
     report.seconds = time.perf_counter() - start
     return report
 
